@@ -1,1 +1,1 @@
-
+"""Pure decisions: values in, values out. No clock, file, environment, thread or array."""

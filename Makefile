@@ -1,0 +1,79 @@
+# Everything runs in $(VENV), made on first use. `make` lists the targets.
+
+PYTHON ?= python3
+VENV ?= .venv
+BACKEND ?= cpu
+EXTRAS ?= $(BACKEND),demo,bench
+
+BIN := $(VENV)/bin
+REQUIREMENTS := $(VENV)/.stamp-requirements
+BUILT := $(VENV)/.stamp-built
+SOURCES := setup.py $(wildcard mlxcel/_fast/*.pyx mlxcel/_fast/*.pxd mlxcel/hardware/*.c)
+COMPILED := $(patsubst mlxcel/_fast/%.pyx,mlxcel._fast.%,$(wildcard mlxcel/_fast/*.pyx))
+TYPED := mlxcel $(wildcard benchmarks webapp)
+CHECKED := build/checked
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test test-checked lint fix typecheck stubs bench docs clean distclean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(BUILT) ## environment in .venv, with the compiled modules (BACKEND=cuda for NVIDIA)
+
+$(REQUIREMENTS): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "mlxcel needs Python 3.11 or later; use make PYTHON=..." >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+$(BUILT): $(REQUIREMENTS) $(SOURCES)
+	MLXCEL_BUILD= $(BIN)/python -m pip install --quiet --no-build-isolation -e '.[$(EXTRAS)]'
+	@touch $@
+
+build: $(REQUIREMENTS) ## build the compiled modules in place again
+	MLXCEL_BUILD= $(BIN)/python -m pip install --quiet --no-build-isolation -e '.[$(EXTRAS)]'
+	@touch $(BUILT)
+
+demo: setup ## run the demo pairing: text, acceptance, round cost, verdict of the gate
+	$(BIN)/mlxcel demo
+
+test: setup ## run the tests
+	$(BIN)/python -m pytest
+
+# A copy of the package with checks on; run from its folder, it comes before the checkout.
+test-checked: setup ## run the tests of the compiled modules on a build with all checks on
+	rm -rf $(CHECKED)
+	MLXCEL_BUILD=checked $(BIN)/python setup.py -q build \
+		--build-lib $(CHECKED) --build-temp $(CHECKED)-objects
+	cd $(CHECKED) && MLXCEL_BUILD=checked $(abspath $(BIN))/python -m pytest \
+		-c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/fast
+
+lint: setup ## ruff and cython-lint
+	$(BIN)/ruff check .
+	PATH="$(abspath $(BIN)):$$PATH" cython-lint mlxcel
+
+fix: setup ## apply what ruff can repair
+	$(BIN)/ruff check --fix .
+
+typecheck: setup ## mypy, strict
+	$(BIN)/python -m mypy $(TYPED)
+
+stubs: setup ## compare the stubs of the compiled modules with the modules
+	$(BIN)/python -m mypy.stubtest --allowlist tests/contract/stubtest-allowlist.txt $(COMPILED)
+
+bench: setup ## run the benchmarks
+	$(BIN)/python -m pytest benchmarks
+
+docs: setup ## write the generated pages again
+	$(BIN)/python tools/make_docs.py
+
+clean: ## remove what was built, but not .venv
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .benchmarks
+	rm -f mlxcel/_fast/*.c mlxcel/_fast/*.html mlxcel/_fast/*.so mlxcel/hardware/*.so $(BUILT)
+	find mlxcel webapp tests benchmarks tools -name __pycache__ -exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean ## remove .venv too
+	rm -rf $(VENV)

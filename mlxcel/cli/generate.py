@@ -1,0 +1,111 @@
+"""``mlxcel generate``: one prompt, streamed to the terminal or as one JSON object."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from mlxcel.cli.progress import bar
+from mlxcel.config import Settings
+from mlxcel.errors import RequestError
+from mlxcel.llm import LLM, Prompt, load
+from mlxcel.types import Completion
+
+
+def _parse_bias(pairs: tuple[str, ...]) -> dict[int, float]:
+    bias: dict[int, float] = {}
+    for pair in pairs:
+        token, _, value = pair.partition("=")
+        try:
+            bias[int(token)] = float(value)
+        except ValueError:
+            raise RequestError(
+                f"--logit-bias takes TOKEN_ID=NUMBER, got {pair!r}", param="logit_bias"
+            ) from None
+    return bias
+
+
+def _prompt(llm: LLM, text: str, chat: bool | None) -> Prompt:
+    """Wrap text as a chat turn if asked, or if the model has a template and nobody said no."""
+    if chat is None:
+        chat = bool(llm.tokenizer.has_chat_template)
+    return [{"role": "user", "content": text}] if chat else text
+
+
+def summary(completion: Completion) -> str:
+    """One line about a completion."""
+    stats, usage = completion.speculation, completion.usage
+    line = (
+        f"{usage.prompt_tokens} prompt tokens in {stats.prefill_seconds:.2f} s, "
+        f"{usage.completion_tokens} tokens at {stats.tokens_per_second:.1f} tok/s, "
+        f"finish {completion.finish_reason}, seed {completion.seed}; "
+    )
+    if not stats.ran:
+        return f"{line}no speculation: {stats.reason}"
+    return (
+        f"{line}{stats.kind} drafter: acceptance {stats.acceptance:.2f}, "
+        f"{stats.emitted_per_verify:.2f} tokens per verify, "
+        f"width {stats.width_min} to {stats.width_max}"
+    )
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--model", "-m", default="demo", show_default=True, help="Folder, hub id, GGUF, demo.")
+@click.option("--prompt", "-p", required=True, help="The prompt; - reads standard input.")
+@click.option("--chat/--raw", default=None, help="Use the chat template (default: if there is one).")
+@click.option("--speculation", type=click.Choice(["auto", "on", "off"]), default="auto")
+@click.option("--drafter", default="lookup", show_default=True, help="lookup, none, or a model.")
+@click.option("--width", type=int, help="Block width K: 1 bonus token and K-1 drafts.")
+@click.option("--max-tokens", "-n", type=int, default=256, show_default=True)
+@click.option("--temperature", "-t", type=float, default=0.0, show_default=True)
+@click.option("--top-k", type=int, default=0, help="0 keeps all.")
+@click.option("--top-p", type=float, default=1.0)
+@click.option("--min-p", type=float, default=0.0)
+@click.option("--repetition-penalty", type=float, default=1.0)
+@click.option("--presence-penalty", type=float, default=0.0)
+@click.option("--frequency-penalty", type=float, default=0.0)
+@click.option("--logit-bias", multiple=True, metavar="ID=VALUE", help="May be repeated.")
+@click.option("--seed", type=int, help="0 is a seed; without one a random seed is reported.")
+@click.option("--stop", multiple=True, help="Text that ends the output; may be repeated.")
+@click.option("--logprobs", type=int, help="Log-probabilities with so many alternatives (--json).")
+@click.option("--weights", type=click.Choice(["auto", "stored", "dense"]), help="Form of weights.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+def generate(
+    model: str,
+    prompt: str,
+    chat: bool | None,
+    speculation: Any,
+    drafter: str,
+    width: int | None,
+    logit_bias: tuple[str, ...],
+    weights: str | None,
+    as_json: bool,
+    **params: Any,
+) -> None:
+    """Generate text from a model.
+
+    The text goes to standard output as it comes, one line about the run to standard error.
+    """
+    text = sys.stdin.read() if prompt == "-" else prompt
+    overrides = {} if weights is None else {"weights": weights}
+    settings = Settings.from_env(**overrides)
+    params |= {"logit_bias": _parse_bias(logit_bias), "stop": tuple(params["stop"])}
+    with bar() as progress:
+        llm = load(model, drafter, config=settings, progress=progress)
+    with llm:
+        chunks = llm.stream(
+            _prompt(llm, text, chat), speculation=speculation, width=width, **params
+        )
+        for chunk in chunks:
+            if not as_json:
+                click.echo(chunk.text, nl=False)
+            completion = chunk.completion
+    assert completion is not None
+    if as_json:
+        click.echo(json.dumps(completion.to_dict(), ensure_ascii=False))
+    else:
+        click.echo()
+        click.echo(summary(completion), err=True)

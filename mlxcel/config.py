@@ -1,0 +1,338 @@
+"""Settings: one table of what can be set, where from, and within which bounds.
+
+A value comes from an explicit argument, else the environment, else the default, which is
+written once, here. Standard library only; nothing here reads the environment by itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal
+
+from mlxcel.errors import ConfigError
+
+__all__ = ["Settings", "environment_table", "parse_bool", "parse_size"]
+
+_Check = Callable[[str, Any], Any]
+
+TRUE = ("true", "1", "yes", "on")
+FALSE = ("false", "0", "no", "off")
+PREFIX = "MLXCEL_"
+BUILD_VARIABLES = {"MLXCEL_BUILD": "Kinds of build, read by `setup.py` only."}
+
+_UNITS = {"": 1, "b": 1}
+_UNITS |= {f"{unit}b": 1000 ** (n + 1) for n, unit in enumerate("kmgt")}
+_UNITS |= {f"{unit}ib": 1024 ** (n + 1) for n, unit in enumerate("kmgt")}
+
+
+def parse_bool(name: str, text: str) -> bool:
+    """Read a boolean variable; the only parser of booleans there is.
+
+    Parameters
+    ----------
+    name : str
+        Variable, for the message.
+    text : str
+        Its value: true, 1, yes, on or false, 0, no, off, in any case, blanks around it.
+
+    Raises
+    ------
+    ConfigError
+        Any other value, the empty one included.
+    """
+    word = text.strip().lower()
+    if word not in TRUE + FALSE:
+        raise ConfigError(f"{name}={text!r}: use one of {', '.join(TRUE + FALSE)}", param=name)
+    return word in TRUE
+
+
+def parse_size(name: str, text: str) -> int:
+    """Read a size in bytes, such as ``"8GiB"``, ``"500MB"`` or ``"1048576"``.
+
+    Parameters
+    ----------
+    name : str
+        Variable, for the message.
+    text : str
+        A number, then B, kB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (of 1024).
+
+    Raises
+    ------
+    ConfigError
+        Not such a size.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower(), re.ASCII)
+    if not found or found[2] not in _UNITS:
+        raise ConfigError(f"{name}={text!r}: use bytes or a size such as 8GiB or 500MB", param=name)
+    return int(Decimal(found[1]) * _UNITS[found[2]])
+
+
+def _parse_int(name: str, text: str) -> int:
+    if not re.fullmatch(r"\s*[+-]?\d{1,18}\s*", text, re.ASCII):
+        raise ConfigError(f"{name}={text!r}: use a whole number", param=name)
+    return int(text)
+
+
+def _parse_word(name: str, text: str) -> str:
+    return text.strip().lower()
+
+
+def _parse_path(name: str, text: str) -> Path:
+    if not text.strip():
+        raise ConfigError(f"{name}={text!r}: use the path of a folder", param=name)
+    return Path(text)
+
+
+def _whole(low: int, high: int, unit: str) -> _Check:
+    def check(label: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ConfigError(f"{label} must be a whole number of {unit}, got {value!r}")
+        if not low <= value <= high:
+            raise ConfigError(f"{label} must be between {low} and {high} {unit}, got {value}")
+        return value
+
+    return check
+
+
+def _word(*words: str) -> _Check:
+    def check(label: str, value: Any) -> str:
+        if not isinstance(value, str) or value not in words:
+            raise ConfigError(f"{label} must be one of {', '.join(words)}, got {value!r}")
+        return value
+
+    return check
+
+
+def _flag(label: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{label} must be True or False, got {value!r}")
+    return value
+
+
+def _folder(label: str, value: Any) -> Path:
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise ConfigError(f"{label} must be the path of a folder, got {value!r}")
+    return Path(value).expanduser()
+
+
+def default_cache_dir(environ: Mapping[str, str]) -> Path:
+    """Cache folder by the XDG rules: ``$XDG_CACHE_HOME/mlxcel``, else ``~/.cache/mlxcel``."""
+    base = environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification tells to ignore relative paths.
+    root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
+    return root / "mlxcel"
+
+
+def _setting(
+    default: Any,
+    help: str,
+    *,
+    check: _Check,
+    env: str | None = None,
+    parse: Callable[[str, str], Any] | None = None,
+    shown: str | None = None,
+) -> Any:
+    """A field with its row of the table; ``shown`` is how the docs write the default."""
+    metadata = {"help": help, "check": check, "env": env, "parse": parse, "shown": shown}
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of one process; wrong ones cannot be made.
+
+    Attributes
+    ----------
+    weights : {"auto", "stored", "dense"}
+        Representation of the weights that is served.
+    blas : {"auto", "off"}
+        BLAS on Linux; read when MLX is first imported.
+    cache_dir : Path
+        Folder for downloads, profiles and verdicts.
+    max_rows : int
+        Rows decoded together.
+    max_width : int
+        Largest block width accepted, in tokens (1 bonus token + drafts).
+    default_width : int
+        Block width when neither request nor drafter names one, in tokens.
+    prefill_chunk : int
+        Tokens of a prompt per pass.
+    length_step : int
+        Tokens by which cache buffers grow.
+    memory_limit_bytes : int
+        Bytes that weights and caches may take; 0: no limit of our own.
+    compile_step : bool
+        Whether the decode step is compiled.
+
+    Raises
+    ------
+    ConfigError
+        A value of a wrong type or out of bounds, or two that contradict each other.
+    """
+
+    weights: Literal["auto", "stored", "dense"] = _setting(
+        "auto",
+        "Representation of the weights that is served: `stored` as in the checkpoint, `dense`, "
+        "or `auto`: whichever this host runs faster.",
+        check=_word("auto", "stored", "dense"),
+        env="MLXCEL_WEIGHTS",
+        parse=_parse_word,
+    )
+    blas: Literal["auto", "off"] = _setting(
+        "auto",
+        "BLAS of the CPU backend on Linux: `auto` takes OpenBLAS, `off` keeps what the mlx wheel "
+        "links. Read when MLX is first imported.",
+        check=_word("auto", "off"),
+        env="MLXCEL_BLAS",
+        parse=_parse_word,
+    )
+    cache_dir: Path = _setting(  # noqa: RUF009 (it returns a field)
+        lambda: default_cache_dir(os.environ),
+        "Folder for downloads, profiles and verdicts.",
+        check=_folder,
+        env="MLXCEL_CACHE_DIR",
+        parse=_parse_path,
+        shown="`$XDG_CACHE_HOME/mlxcel`, else `~/.cache/mlxcel`",
+    )
+    max_rows: int = _setting(
+        8,
+        "Rows (sequences) decoded together, 1 to 256.",
+        check=_whole(1, 256, "rows"),
+        env="MLXCEL_MAX_ROWS",
+        parse=_parse_int,
+    )
+    max_width: int = _setting(
+        16,
+        "Largest block width accepted, 1 to 64 tokens.",
+        check=_whole(1, 64, "tokens"),
+    )
+    default_width: int = _setting(
+        4,
+        "Block width (1 bonus token + drafts) when neither request nor drafter names one, "
+        "1 to 64 tokens; 1 drafts nothing.",
+        check=_whole(1, 64, "tokens"),
+        env="MLXCEL_DRAFT_WIDTH",
+        parse=_parse_int,
+    )
+    prefill_chunk: int = _setting(
+        512,
+        "Tokens of a prompt per pass, 1 to 65536.",
+        check=_whole(1, 65536, "tokens"),
+        env="MLXCEL_PREFILL_CHUNK",
+        parse=_parse_int,
+    )
+    length_step: int = _setting(
+        256,
+        "Tokens by which cache buffers grow, 1 to 65536.",
+        check=_whole(1, 65536, "tokens"),
+    )
+    memory_limit_bytes: int = _setting(
+        0,
+        "Memory that weights and caches may take, such as `8GiB` or `500MB`; 0 sets no limit.",
+        check=_whole(0, 2**60, "bytes"),
+        env="MLXCEL_MEMORY_LIMIT",
+        parse=parse_size,
+    )
+    compile_step: bool = _setting(
+        True,
+        "Compile the decode step (`true` or `false`).",
+        check=_flag,
+        env="MLXCEL_COMPILE",
+        parse=parse_bool,
+    )
+
+    def __post_init__(self) -> None:
+        values = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        for name, value in _checked(values, {}).items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str], **overrides: Any) -> Settings:
+        """Settings from explicit arguments, else the environment, else the defaults.
+
+        Parameters
+        ----------
+        environ : mapping of str to str
+            Such as ``os.environ``.
+        **overrides
+            Fields by name; ``None`` means "not given".
+
+        Raises
+        ------
+        ConfigError
+            A bad value, or an ``MLXCEL_*`` variable that does not exist.
+        """
+        _refuse_unknown(environ)
+        given = {name: value for name, value in overrides.items() if value is not None}
+        names = {spec.name for spec in fields(cls)}
+        for name in given.keys() - names:
+            raise ConfigError(f"there is no setting {name!r}{_nearest(name, names)}", param=name)
+        values: dict[str, Any] = {"cache_dir": default_cache_dir(environ)}
+        labels: dict[str, str] = {}
+        for spec in fields(cls):
+            env = spec.metadata["env"]
+            if env in environ and spec.name not in given:
+                values[spec.name] = spec.metadata["parse"](env, environ[env])
+                labels[spec.name] = f"{spec.name} (from {env})"
+        values |= given
+        defaults = {s.name: s.default for s in fields(cls) if s.name not in values}
+        return cls(**_checked(defaults | values, labels))
+
+
+def _checked(values: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
+    """All values checked by themselves and against each other."""
+    by_name = {spec.name: spec for spec in fields(Settings)}
+
+    def label(name: str) -> str:
+        return labels.get(name, name)
+
+    good = {}
+    for name, value in values.items():
+        good[name] = by_name[name].metadata["check"](label(name), value)
+    for small, large in (("default_width", "max_width"), ("max_width", "length_step")):
+        if good[small] > good[large]:
+            raise ConfigError(
+                f"{label(small)} = {good[small]} tokens must not exceed "
+                f"{label(large)} = {good[large]} tokens",
+                param=small,
+            )
+    return good
+
+
+def _nearest(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"
+
+
+def _variables() -> dict[str, Field[Any]]:
+    return {s.metadata["env"]: s for s in fields(Settings) if s.metadata["env"]}
+
+
+def _refuse_unknown(environ: Mapping[str, str]) -> None:
+    known = _variables().keys() | BUILD_VARIABLES.keys()
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in known:
+            raise ConfigError(
+                f"there is no variable {name} (its value is {environ[name]!r})"
+                f"{_nearest(name, known)}",
+                param=name,
+            )
+
+
+def environment_table() -> str:
+    """Markdown table of all environment variables, as in ``docs/environment-variables.md``."""
+    lines = ["| variable | setting | default | meaning |", "|---|---|---|---|"]
+    for env, spec in _variables().items():
+        shown = spec.metadata["shown"] or f"`{str(spec.default).lower()}`"
+        lines.append(f"| `{env}` | `{spec.name}` | {shown} | {spec.metadata['help']} |")
+    for env, meaning in BUILD_VARIABLES.items():
+        lines.append(f"| `{env}` | - | - | {meaning} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,226 @@
+"""What a drafter is to the engine, and the drafters that come with it.
+
+A drafter proposes; it can never change the output. One that works on the host needs the
+last round's tokens and makes rounds wait for each other; one on the device does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from mlxcel._fast import NgramIndex
+from mlxcel.engine.plan import Plan
+from mlxcel.runtime.batch import Batch
+from mlxcel.runtime.draft import DraftModel
+from mlxcel.runtime.prefill import Prefill
+
+__all__ = ["Draft", "Drafter", "HostDrafter", "LookupDrafter", "ModelDrafter", "Preparation"]
+
+Tokens = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Proposals of one round: uint32 ``(rows, width - 1)`` or none, and each row's width."""
+
+    tokens: mx.array | None
+    widths: list[int]
+
+
+class Preparation(Protocol):
+    """A drafter's own work on a prompt, advanced beside the target's prefill."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to do."""
+
+    def advance(self) -> None:
+        """Do one chunk of it."""
+
+
+class Drafter(Protocol):
+    """Proposes tokens for the rows of a batch."""
+
+    kind: str
+    on_host: bool
+
+    def prepare(self, prompt: Sequence[int], chunk: int, speculate: bool) -> Preparation:
+        """Begin with a prompt; ``speculate`` is false for a row that only keeps its place."""
+
+    def join(
+        self, slot: int, prompt: Sequence[int], first: int, preparation: Preparation
+    ) -> None:
+        """A prepared row joins the batch, below the others, with its first output token."""
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Only these rows of the batch stay, in this order."""
+
+    def draft(self, batch: Batch, plan: Plan) -> Draft:
+        """Propose up to each row's planned width."""
+
+    def observe(self, slots: Sequence[int], counts: Sequence[int], tokens: Tokens) -> None:
+        """The first ``counts[r]`` tokens of row r were emitted for ``slots[r]``."""
+
+    def leave(self, slot: int) -> None:
+        """The request in this slot has ended."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of caches and indices held."""
+
+
+class _Nothing:
+    complete = True
+
+    def advance(self) -> None:
+        """There is nothing to do."""
+
+
+class HostDrafter:
+    """Base of drafters that propose from the tokens seen so far, on the host."""
+
+    kind = "host"
+    on_host = True
+    nbytes = 0
+
+    def prepare(self, prompt: Sequence[int], chunk: int, speculate: bool) -> Preparation:
+        """See `Drafter`."""
+        return _Nothing()
+
+    def join(
+        self, slot: int, prompt: Sequence[int], first: int, preparation: Preparation
+    ) -> None:
+        """See `Drafter`."""
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """See `Drafter`; nothing here is kept by row."""
+
+    def observe(self, slots: Sequence[int], counts: Sequence[int], tokens: Tokens) -> None:
+        """See `Drafter`."""
+
+    def leave(self, slot: int) -> None:
+        """See `Drafter`."""
+
+    def draft(self, batch: Batch, plan: Plan) -> Draft:
+        """See `Drafter`."""
+        if plan.width == 1:
+            return Draft(None, plan.widths)
+        out = np.zeros((len(plan.slots), plan.width - 1), dtype=np.uint32)
+        found = self.propose(plan.slots, [width - 1 for width in plan.widths], out)
+        widths = [count + 1 for count in found]
+        most = max(widths)
+        return Draft(mx.array(out[:, : most - 1]) if most > 1 else None, widths)
+
+    def propose(self, slots: Sequence[int], want: Sequence[int], out: Tokens) -> list[int]:
+        """Write up to ``want[r]`` proposals into ``out[r]``; return how many for each row."""
+        raise NotImplementedError
+
+
+class LookupDrafter(HostDrafter):
+    """Prompt lookup: copies what followed the last n tokens where they occurred before.
+
+    Parameters
+    ----------
+    slots : int
+        Sequences it can serve at once.
+    min_n, max_n : int
+        Shortest and longest match in tokens; the longest and most recent one wins.
+    """
+
+    kind = "lookup"
+
+    def __init__(self, slots: int, *, min_n: int = 2, max_n: int = 4) -> None:
+        self._index = NgramIndex(slots, min_n, max_n)
+
+    @property
+    def nbytes(self) -> int:  # type: ignore[override]
+        """Bytes of the index."""
+        return int(self._index.nbytes)
+
+    def join(
+        self, slot: int, prompt: Sequence[int], first: int, preparation: Preparation
+    ) -> None:
+        """See `Drafter`."""
+        self._index.reset(slot)
+        self._index.extend(slot, np.array([*prompt, first], dtype=np.uint32))
+
+    def observe(self, slots: Sequence[int], counts: Sequence[int], tokens: Tokens) -> None:
+        """See `Drafter`."""
+        self._index.extend_round(
+            np.array(slots, dtype=np.int32),
+            np.array(counts, dtype=np.int32),
+            np.ascontiguousarray(tokens),
+        )
+
+    def leave(self, slot: int) -> None:
+        """See `Drafter`."""
+        self._index.reset(slot)
+
+    def propose(self, slots: Sequence[int], want: Sequence[int], out: Tokens) -> list[int]:
+        """See `HostDrafter`."""
+        counts = np.zeros(len(slots), dtype=np.int32)
+        self._index.propose(
+            np.array(slots, dtype=np.int32), np.array(want, dtype=np.int32), out, counts
+        )
+        return [int(count) for count in counts]
+
+
+class ModelDrafter:
+    """An independent draft model, wholly on the device.
+
+    Parameters
+    ----------
+    model : DraftModel
+        The model with caches of its own.
+    kind : str
+        Name shown in statistics.
+    """
+
+    on_host = False
+
+    def __init__(self, model: DraftModel, kind: str = "draft") -> None:
+        self.kind = kind
+        self._model = model
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the draft model's caches."""
+        return self._model.caches.nbytes
+
+    def prepare(self, prompt: Sequence[int], chunk: int, speculate: bool) -> Preparation:
+        """See `Drafter`; a row that only keeps its place reads one token."""
+        return self._model.prefill(prompt if speculate else prompt[-1:], chunk)
+
+    def join(
+        self, slot: int, prompt: Sequence[int], first: int, preparation: Preparation
+    ) -> None:
+        """See `Drafter`."""
+        assert isinstance(preparation, Prefill)
+        self._model.join(preparation)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """See `Drafter`."""
+        self._model.keep(rows)
+
+    def draft(self, batch: Batch, plan: Plan) -> Draft:
+        """See `Drafter`."""
+        if plan.width == 1:
+            return Draft(None, plan.widths)
+        tokens = self._model.draft(batch, plan.width, bound=plan.bound, exact=plan.exact)
+        return Draft(self.alter(tokens, batch), plan.widths)
+
+    def alter(self, tokens: mx.array, batch: Batch) -> mx.array:
+        """Change proposals before they are verified; the identity here."""
+        return tokens
+
+    def observe(self, slots: Sequence[int], counts: Sequence[int], tokens: Tokens) -> None:
+        """See `Drafter`; lengths live on the device."""
+
+    def leave(self, slot: int) -> None:
+        """See `Drafter`; the row goes with the next `keep`."""

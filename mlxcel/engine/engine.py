@@ -1,0 +1,380 @@
+"""The engine: requests join and leave between rounds, rounds are pipelined.
+
+A round is enqueued before the one before it is read: acceptance, the next bonus token
+and the new lengths are computed on the device. The host is one round behind, which costs
+one wasted round at the end of a request and nothing else. Only a drafter that works on
+the host needs the last round first.
+
+Not thread-safe: one thread loads the models, makes the engine and calls it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import mlx.core as mx
+import numpy as np
+
+from mlxcel.config import Settings
+from mlxcel.engine.admission import decide_speculation, validate
+from mlxcel.engine.drafters import Drafter, Preparation
+from mlxcel.engine.plan import Plan
+from mlxcel.engine.report import spec_stats, token_logprobs
+from mlxcel.engine.scheduler import Scheduler, Settled
+from mlxcel.engine.sequence import Phase, RequestState
+from mlxcel.errors import EngineError
+from mlxcel.runtime.batch import Batch, Check
+from mlxcel.runtime.loader import LoadedModel
+from mlxcel.runtime.prefill import Prefill
+from mlxcel.runtime.sampling import RowSampler
+from mlxcel.types import Chunk, FinishReason, Request
+
+__all__ = ["Engine"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Reading:
+    """The request being prefilled."""
+
+    state: RequestState
+    prefill: Prefill
+    drafting: Preparation | None
+
+
+class Engine:
+    """Decodes many requests together, each with its solo output.
+
+    Parameters
+    ----------
+    model : LoadedModel
+        Target and tokenizer.
+    drafter : Drafter, optional
+        Proposes tokens; without one every request runs classic.
+    settings : Settings, optional
+        Limits and steps.
+    clock : callable, optional
+        Seconds, for the times in the statistics.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        drafter: Drafter | None = None,
+        settings: Settings | None = None,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.model = model
+        self.settings = settings or Settings()
+        rewindable = model.target.layout.windows is not None
+        self.drafter = drafter if rewindable else None
+        self._no_drafter = model.target.layout.reason if drafter is not None else ""
+        rows = self.settings.max_rows if rewindable else 1
+        self.scheduler = Scheduler(max_rows=rows, max_width=self.settings.max_width)
+        self.batch = Batch(
+            model.target, slack=self.settings.max_width, length_step=self.settings.length_step
+        )
+        self._rows: list[int] = []  # slot of each row of the batch
+        self._reading: _Reading | None = None
+        self._in_flight: list[tuple[Plan, Check]] = []
+        self._chunks: list[Chunk] = []
+        self._clock = clock
+        self._ids = itertools.count()
+        self._broken: str | None = None
+
+    # -- requests ---------------------------------------------------------------------
+
+    def add(self, request: Request) -> int:
+        """Queue a request.
+
+        Returns
+        -------
+        int
+            Its id, which its chunks carry.
+
+        Raises
+        ------
+        RequestError
+            A parameter does not fit the model or the settings; nothing is queued.
+        EngineError
+            The engine has failed.
+        """
+        if self._broken:
+            raise EngineError(f"the engine has failed: {self._broken}; load the model again")
+        validate(request, self.model, self.settings)
+        params = request.params
+        if params.seed is None:
+            params = replace(params, seed=secrets.randbits(64))
+        ends = frozenset() if params.ignore_eos else frozenset(self.model.tokenizer.eos_token_ids)
+        state = RequestState(
+            id=next(self._ids),
+            request=request,
+            params=params,
+            stop_ids=ends | frozenset(params.stop_token_ids),
+            detokenizer=self.model.tokenizer.detokenizer,
+            decision=decide_speculation(request, self.drafter, self._no_drafter, self.settings),
+            clock=self._clock,
+        )
+        if params.max_tokens == 0:
+            self._finish_outside(state, "length")
+        else:
+            self.scheduler.waiting.append(state)
+        return state.id
+
+    def cancel(self, request_id: int) -> bool:
+        """End a request now, wherever it stands; return whether it was unfinished."""
+        scheduler = self.scheduler
+        for state in [*scheduler.waiting, scheduler.prefilling, *scheduler.running.values()]:
+            if state is not None and state.id == request_id:
+                self._drop(state)
+                self._finish_outside(state, "cancelled")
+                return True
+        return False
+
+    @property
+    def busy(self) -> bool:
+        """Whether `step` has anything left to do."""
+        return self.scheduler.busy or bool(self._in_flight or self._chunks)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of key/value buffers and of the drafter's own state."""
+        return self.batch.caches.nbytes + (self.drafter.nbytes if self.drafter else 0)
+
+    # -- the round --------------------------------------------------------------------
+
+    def step(self) -> list[Chunk]:
+        """Do one chunk of prefill and one round; return what became known.
+
+        Raises
+        ------
+        EngineError
+            A verify pass failed. Every unfinished request has ended with an error chunk,
+            which the next call returns.
+        """
+        try:
+            if self._must_read_first():
+                self._settle(keep=0)
+            self._advance_prefill()
+            launched = self._launch_round()
+            self._settle(keep=1 if launched else 0)
+        except (RuntimeError, ValueError, MemoryError) as error:
+            self._fail_all(error)
+            raise EngineError(f"a round failed: {error}") from error
+        if self._rows and not self.scheduler.running and not self._in_flight:
+            self._clear_rows()
+        chunks, self._chunks = self._chunks, []
+        return chunks
+
+    def _must_read_first(self) -> bool:
+        """Whether proposals of the next round need the tokens of the last one."""
+        if self.drafter is None or not self.drafter.on_host:
+            return False
+        return any(state.decision.run for state in self.scheduler.running.values())
+
+    def _launch_round(self) -> bool:
+        """Plan, draft, verify; enqueue and do not wait."""
+        before = self._in_flight[-1][0] if self._in_flight else None
+        plan = self.scheduler.plan(before)
+        if plan is None:
+            return False
+        self._arrange(plan.slots)
+        plan, drafts = self._propose(plan)
+        check = self.batch.verify(drafts, plan.widths, bound=plan.bound, exact=plan.exact)
+        mx.async_eval([check.packed, *self.batch.pending()])
+        self._in_flight.append((plan, check))
+        return True
+
+    def _propose(self, plan: Plan) -> tuple[Plan, mx.array | None]:
+        """Ask the drafter; one that fails is parked, and the round is a classic one."""
+        if self.drafter is None:
+            return plan, None
+        try:
+            draft = self.drafter.draft(self.batch, plan)
+        except Exception as error:
+            log.exception("the %s drafter failed and is parked", self.drafter.kind)
+            self._park(f"the drafter failed: {error}")
+            return self.scheduler.narrow(plan, [1] * len(plan.slots)), None
+        return self.scheduler.narrow(plan, draft.widths), draft.tokens
+
+    def _park(self, reason: str) -> None:
+        """Go on without the drafter."""
+        self.drafter, self._no_drafter = None, reason
+        for slot, state in self.scheduler.running.items():
+            state.decision = replace(state.decision, width=1, reason=reason)
+            self.scheduler.table.set_width(slot, 1)
+        if self._reading is not None:
+            self._reading.drafting = None
+            state = self._reading.state
+            state.decision = replace(state.decision, run=False, width=1, reason=reason)
+        for state in self.scheduler.waiting:
+            state.decision = replace(state.decision, run=False, width=1, reason=reason)
+
+    def _settle(self, *, keep: int) -> None:
+        """Read rounds in flight, oldest first, until ``keep`` are left."""
+        while len(self._in_flight) > keep:
+            plan, check = self._in_flight.pop(0)
+            packed = np.ascontiguousarray(np.array(check.packed, copy=False))
+            settled = self.scheduler.settle(plan, packed)
+            self._observe(settled, packed)
+            for row in settled:
+                self._emit_row(row, packed, check)
+
+    def _observe(self, settled: list[Settled], packed: np.ndarray) -> None:
+        if self.drafter is not None and settled:
+            rows = [row.row for row in settled]
+            self.drafter.observe(
+                [row.state.slot for row in settled], [row.count for row in settled], packed[1][rows]
+            )
+
+    def _emit_row(self, row: Settled, packed: np.ndarray, check: Check) -> None:
+        state, count = row.state, row.count
+        finish: FinishReason | None = (None, "stop", "length")[row.finish]  # type: ignore[assignment]
+        chunk, taken = state.emit(
+            packed[1, row.row, :count].tolist(),
+            [at < row.accepted for at in range(count)],
+            token_logprobs(check.choice, row.row, count, state.params.logprobs),
+            finish,
+        )
+        if state.ended_by_text:
+            finish = "stop"
+        if finish is not None:
+            stats = spec_stats(state, self.scheduler.table, self._clock(), row, taken)
+            self._drop(state)
+            chunk = replace(chunk, completion=state.close(finish, stats))
+        self._chunks.append(chunk)
+
+    def _arrange(self, slots: list[int]) -> None:
+        """Make the rows of the batch those of the plan."""
+        rows = [self._rows.index(slot) for slot in slots]
+        if rows == list(range(len(self._rows))):
+            return
+        self.batch.keep(rows)
+        if self.drafter is not None:
+            self.drafter.keep(rows)
+        self._rows = list(slots)
+
+    # -- prefill ----------------------------------------------------------------------
+
+    def _advance_prefill(self) -> None:
+        """One chunk of one prompt; a failure ends that request only."""
+        if self._reading is None:
+            state = self.scheduler.next_to_prefill()
+            if state is None:
+                return
+            self._reading = self._begin(state)
+        reading = self._reading
+        try:
+            if not reading.prefill.complete:
+                reading.prefill.advance()
+            if reading.drafting is not None and not reading.drafting.complete:
+                reading.drafting.advance()
+            if reading.prefill.complete and (
+                reading.drafting is None or reading.drafting.complete
+            ):
+                self._join(reading)
+        except (RuntimeError, ValueError, MemoryError) as error:
+            log.warning("request %d failed in prefill: %s", reading.state.id, error)
+            self._drop(reading.state)
+            self._finish_outside(reading.state, "error", f"prefill failed: {error}")
+
+    def _begin(self, state: RequestState) -> _Reading:
+        settings, prompt = self.settings, state.request.prompt_ids
+        state.prefill_began = self._clock()
+        prefill = Prefill(
+            self.model.target,
+            prompt,
+            chunk=settings.prefill_chunk,
+            slack=settings.max_width,
+            length_step=settings.length_step,
+        )
+        drafting = None
+        if self.drafter is not None:
+            drafting = self.drafter.prepare(prompt, settings.prefill_chunk, state.decision.run)
+        return _Reading(state, prefill, drafting)
+
+    def _join(self, reading: _Reading) -> None:
+        """Read the first token; the row joins the batch unless it ends there."""
+        state, prompt = reading.state, reading.state.request.prompt_ids
+        sampler = RowSampler.for_prompt(self.model.target.vocab_size, state.params, prompt)
+        choice = reading.prefill.first(sampler)
+        first = int(choice.tokens.item())
+        state.first_token_at = self._clock()
+        self._reading = None
+        finish: FinishReason | None = None
+        if first in state.stop_ids:
+            finish = "stop"
+        elif state.params.max_tokens == 1:
+            finish = "length"
+        logprobs = token_logprobs(choice, 0, 1, state.params.logprobs)
+        chunk, _ = state.emit([first], [False], logprobs, finish)
+        if state.ended_by_text:
+            finish = "stop"
+        if finish is not None:
+            self.scheduler.prefilling = None
+            stats = spec_stats(state, None, self._clock())
+            chunk = replace(chunk, completion=state.close(finish, stats))
+            self._chunks.append(chunk)
+            return
+        slot = self.scheduler.admit(state)
+        self.batch.join(
+            reading.prefill.caches,
+            sampler,
+            length=len(prompt),
+            bonus=choice.tokens[0],
+            previous=prompt[-1],
+        )
+        if self.drafter is not None and reading.drafting is not None:
+            self.drafter.join(slot, prompt, first, reading.drafting)
+        self._rows.append(slot)
+        self._chunks.append(chunk)
+
+    # -- endings ----------------------------------------------------------------------
+
+    def _drop(self, state: RequestState) -> None:
+        """Take a request out of whatever phase it is in."""
+        scheduler = self.scheduler
+        if state.phase is Phase.WAITING:
+            scheduler.waiting.remove(state)
+        elif state.phase is Phase.PREFILL:
+            scheduler.prefilling = self._reading = None
+        elif state.phase is Phase.RUNNING:
+            scheduler.release(state)
+            if state.slot in self._rows:
+                self._rows[self._rows.index(state.slot)] = -1
+            if self.drafter is not None:
+                self.drafter.leave(state.slot)
+
+    def _clear_rows(self) -> None:
+        """Nobody runs: give the buffers back."""
+        self.batch.clear()
+        if self.drafter is not None:
+            self.drafter.keep([])
+        self._rows = []
+
+    def _finish_outside(
+        self, state: RequestState, finish: FinishReason, error: str | None = None
+    ) -> None:
+        table = self.scheduler.table if state.phase is Phase.RUNNING else None
+        stats = spec_stats(state, table, self._clock())
+        self._chunks.append(state.last_chunk(finish, stats, error))
+
+    def _fail_all(self, error: Exception) -> None:
+        """A round failed: its rows' state is lost, so every request ends with the error."""
+        self._broken = str(error)
+        self._in_flight.clear()
+        scheduler = self.scheduler
+        states = [*scheduler.running.values(), scheduler.prefilling, *scheduler.waiting]
+        for state in [state for state in states if state is not None]:
+            self._finish_outside(state, "error", f"a round failed: {error}")
+        scheduler.running.clear()
+        scheduler.waiting.clear()
+        scheduler.prefilling = self._reading = None
+        self._clear_rows()

@@ -1,0 +1,117 @@
+"""Who waits, who is being prefilled, who runs: plan, then settle."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from mlxcel._fast import SlotTable
+from mlxcel.engine.drafters import Tokens
+from mlxcel.engine.plan import Plan
+from mlxcel.engine.sequence import Phase, RequestState
+
+__all__ = ["Scheduler", "Settled"]
+
+
+class Settled:
+    """One row's part of a settled round."""
+
+    __slots__ = ("accepted", "count", "finish", "row", "state", "width")
+
+    def __init__(
+        self, state: RequestState, row: int, width: int, count: int, accepted: int, finish: int
+    ) -> None:
+        self.state = state
+        self.row = row
+        self.width = width
+        self.count = count
+        self.accepted = accepted
+        self.finish = finish
+
+
+class Scheduler:
+    """Requests in their phases, around the compiled slot table.
+
+    Parameters
+    ----------
+    max_rows : int
+        Rows that decode together.
+    max_width : int
+        Largest block width.
+    max_stops : int
+        Stop token ids per request.
+    """
+
+    def __init__(self, *, max_rows: int, max_width: int, max_stops: int = 64) -> None:
+        self.max_rows = max_rows
+        self.max_width = max_width
+        # One slot more than rows: a row that has ended may still be in a round in flight.
+        self.table = SlotTable(max_rows + 1, max_width, max_stops)
+        self.waiting: deque[RequestState] = deque()
+        self.prefilling: RequestState | None = None
+        self.running: dict[int, RequestState] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request is unfinished."""
+        return bool(self.waiting or self.prefilling or self.running)
+
+    def next_to_prefill(self) -> RequestState | None:
+        """Take the next waiting request, if a row is free for it."""
+        if self.prefilling is not None or not self.waiting:
+            return None
+        if len(self.running) >= self.max_rows or self.table.live > self.max_rows:
+            return None
+        self.prefilling = self.waiting.popleft()
+        self.prefilling.phase = Phase.PREFILL
+        return self.prefilling
+
+    def admit(self, state: RequestState) -> int:
+        """Give a prefilled request, whose first token is out, a slot."""
+        prompt = len(state.request.prompt_ids)
+        state.slot = self.table.admit(
+            prompt, state.params.max_tokens - 1, state.decision.width, sorted(state.stop_ids)
+        )
+        state.phase = Phase.RUNNING
+        self.running[state.slot] = state
+        self.prefilling = None
+        return state.slot
+
+    def plan(self, before: Plan | None) -> Plan | None:
+        """Plan the next round; ``before`` is the round in flight, if any."""
+        number = self.table.plan_round(self.max_width)
+        if number < 0:
+            return None
+        slots = [int(slot) for slot in self.table.round_slots(number)]
+        widths = [int(width) for width in self.table.round_widths(number)]
+        bound = max(self.table.upper_length(slot) for slot in slots)
+        known = len(slots) == 1 and (before is None or before.width == 1)
+        exact = bound - widths[0] if known else None
+        return Plan(number, slots, widths, bound, exact)
+
+    def narrow(self, plan: Plan, widths: list[int]) -> Plan:
+        """Lower the widths of a planned round to what was really proposed."""
+        if widths == plan.widths:
+            return plan
+        self.table.narrow(plan.number, np.array(widths, dtype=np.int32))
+        bound = max(self.table.upper_length(slot) for slot in plan.slots)
+        return Plan(plan.number, plan.slots, widths, bound, plan.exact)
+
+    def settle(self, plan: Plan, packed: Tokens) -> list[Settled]:
+        """Book a round that has been read; return the rows that are still running."""
+        states = [self.running.get(slot) for slot in plan.slots]
+        self.table.settle(plan.number, packed)
+        rows = zip(
+            states, plan.widths, self.table.count, self.table.accepted, self.table.finish, strict=False
+        )
+        return [
+            Settled(state, row, width, int(count), int(accepted), int(finish))
+            for row, (state, width, count, accepted, finish) in enumerate(rows)
+            if state is not None and count
+        ]
+
+    def release(self, state: RequestState) -> None:
+        """Free the slot of a running request; rounds in flight ignore it from now on."""
+        del self.running[state.slot]
+        self.table.release(state.slot)

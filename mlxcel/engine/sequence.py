@@ -1,0 +1,163 @@
+"""One request on its way: from prompt to completion, and the only path that emits."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mlxcel.decide.stops import StopMatcher
+from mlxcel.types import (
+    Chunk,
+    Completion,
+    FinishReason,
+    Request,
+    SamplingParams,
+    SpecStats,
+    TokenLogprob,
+    Usage,
+)
+
+__all__ = ["Decision", "Phase", "RequestState"]
+
+
+class Phase(enum.Enum):
+    """Where a request stands."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether a request speculates, how wide, and why."""
+
+    run: bool
+    width: int
+    kind: str
+    reason: str
+
+
+@dataclass
+class RequestState:
+    """A request, its output so far and its clock readings (seconds).
+
+    ``detokenizer`` has the interface of mlx-lm's streaming detokenizers.
+    """
+
+    id: int
+    request: Request
+    params: SamplingParams
+    stop_ids: frozenset[int]
+    detokenizer: Any
+    decision: Decision
+    clock: Callable[[], float]
+    phase: Phase = Phase.WAITING
+    slot: int = -1
+    token_ids: list[int] = field(default_factory=list)
+    drafted: list[bool] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    completion: Completion | None = None
+    prefill_began: float = 0.0
+    first_token_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._matcher = StopMatcher(self.params.stop)
+        self._text: list[str] = []
+
+    def emit(
+        self,
+        tokens: Sequence[int],
+        drafted: Sequence[bool],
+        logprobs: Sequence[TokenLogprob] | None,
+        finish: FinishReason | None,
+    ) -> tuple[Chunk, int]:
+        """Take tokens into the output, up to a stop text.
+
+        Parameters
+        ----------
+        tokens, drafted, logprobs
+            The tokens of one round; with ``finish == "stop"`` the last is a stop token.
+        finish : str or None
+            Why the output ends with these tokens, if it does.
+
+        Returns
+        -------
+        Chunk
+            What may be shown now; it carries no completion yet.
+        int
+            How many of the tokens were taken; fewer than given only if a stop text ended
+            the output, which sets `ended_by_text`.
+        """
+        shown: list[str] = []
+        taken = 0
+        for token in tokens:
+            taken += 1
+            if finish == "stop" and taken == len(tokens):
+                break
+            self.detokenizer.add_token(token)
+            shown.append(self._matcher.feed(self.detokenizer.last_segment))
+            if self._matcher.stopped:
+                break
+        if finish is not None and not self._matcher.stopped:
+            shown.append(self._tail())
+        begin = len(self.token_ids)
+        self.token_ids.extend(tokens[:taken])
+        self.drafted.extend(drafted[:taken])
+        if logprobs is not None:
+            self.logprobs.extend(logprobs[:taken])
+        text = "".join(shown)
+        self._text.append(text)
+        return self._chunk(text, begin), taken
+
+    @property
+    def ended_by_text(self) -> bool:
+        """Whether a stop text has ended the output."""
+        return self._matcher.stopped
+
+    def close(
+        self, finish: FinishReason, stats: SpecStats, error: str | None = None
+    ) -> Completion:
+        """End the request; what a stop matcher still holds back becomes text."""
+        held = self._matcher.flush()
+        if held:
+            self._text.append(held)
+        self.phase = Phase.FINISHED
+        self.completion = Completion(
+            text="".join(self._text),
+            token_ids=tuple(self.token_ids),
+            drafted=tuple(self.drafted),
+            finish_reason=finish,
+            usage=Usage(len(self.request.prompt_ids), len(self.token_ids)),
+            seed=self.params.seed or 0,
+            speculation=stats,
+            logprobs=tuple(self.logprobs) if self.params.logprobs is not None else None,
+            error=error,
+        )
+        return self.completion
+
+    def last_chunk(self, finish: FinishReason, stats: SpecStats, error: str | None = None) -> Chunk:
+        """End the request outside a round: cancelled, failed, or nothing to produce."""
+        shown = "" if error is not None else self._tail()
+        self._text.append(shown)
+        completion = self.close(finish, stats, error)
+        return replace(self._chunk(shown, len(self.token_ids)), completion=completion)
+
+    def _tail(self) -> str:
+        """Flush the detokenizer through the stop matcher."""
+        self.detokenizer.finalize()
+        fed = self._matcher.feed(self.detokenizer.last_segment)
+        return fed if self._matcher.stopped else fed + self._matcher.flush()
+
+    def _chunk(self, text: str, begin: int) -> Chunk:
+        with_logprobs = self.params.logprobs is not None
+        return Chunk(
+            request_id=self.id,
+            text=text,
+            token_ids=tuple(self.token_ids[begin:]),
+            drafted=tuple(self.drafted[begin:]),
+            logprobs=tuple(self.logprobs[begin:]) if with_logprobs else None,
+        )

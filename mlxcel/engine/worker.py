@@ -1,0 +1,179 @@
+"""The engine's own thread: it loads the models, runs every MLX call, and answers by queues.
+
+MLX streams belong to the thread that made them, so nothing of an engine may be touched
+from another thread. Callers on any number of threads submit requests and read chunks.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from mlxcel.engine.engine import Engine
+from mlxcel.errors import EngineError
+from mlxcel.types import Chunk, Request
+
+__all__ = ["EngineThread", "Ticket"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Command = Callable[[], None]
+
+
+class Ticket:
+    """A submitted request and its chunks, in order. One reader.
+
+    The queue is unbounded: the decode loop never waits for a reader.
+    """
+
+    def __init__(self) -> None:
+        self.chunks: queue.SimpleQueue[Chunk | BaseException] = queue.SimpleQueue()
+        self.request_id: Future[int] = Future()
+
+
+class EngineThread:
+    """Runs an engine on a thread of its own.
+
+    Parameters
+    ----------
+    build : callable
+        Makes the engine; called on the thread.
+
+    Raises
+    ------
+    MlxcelError
+        What ``build`` raised.
+    """
+
+    def __init__(self, build: Callable[[], Engine]) -> None:
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._tickets: dict[int, Ticket] = {}
+        self._engine: Engine | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+        started: Future[None] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(build, started), name="mlxcel-engine", daemon=True
+        )
+        self._thread.start()
+        started.result()
+
+    def submit(self, request: Request) -> Ticket:
+        """Queue a request; may be called from any thread.
+
+        Raises
+        ------
+        RequestError
+            The request does not fit the model.
+        EngineError
+            The engine is closed or has failed.
+        """
+        ticket = Ticket()
+        self._send(lambda: self._add(request, ticket))
+        ticket.request_id.result()
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """End a request early; its last chunk says so. Any thread."""
+        request_id = ticket.request_id.result()
+        if not self._closed:
+            self._send(lambda: self._cancel(request_id))
+
+    def call(self, function: Callable[[Engine], T]) -> T:
+        """Run a function on the engine's thread and return its result. Any thread."""
+        result: Future[T] = Future()
+
+        def command() -> None:
+            assert self._engine is not None
+            try:
+                result.set_result(function(self._engine))
+            except BaseException as error:
+                result.set_exception(error)
+
+        self._send(command)
+        return result.result()
+
+    def close(self) -> None:
+        """Stop the thread; unfinished requests end with an error. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._commands.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _send(self, command: Command) -> None:
+        with self._lock:
+            if self._closed:
+                raise EngineError("the engine is closed: load the model again")
+            self._commands.put(command)
+
+    # -- on the thread ----------------------------------------------------------------
+
+    def _run(self, build: Callable[[], Engine], started: Future[None]) -> None:
+        try:
+            self._engine = build()
+        except BaseException as error:
+            self._closed = True
+            started.set_exception(error)
+            return
+        started.set_result(None)
+        try:
+            while self._serve(self._engine):
+                pass
+        finally:
+            self._abandon(EngineError("the engine was closed before the request ended"))
+            self._engine = None
+
+    def _serve(self, engine: Engine) -> bool:
+        """Take commands, then one step; return whether to go on."""
+        while not (self._commands.empty() and engine.busy):
+            command = self._commands.get()
+            if command is None:
+                return False
+            command()
+        try:
+            self._deliver(engine.step())
+        except EngineError as error:
+            log.error("%s", error)
+            if engine.busy:
+                self._deliver(engine.step())
+        return True
+
+    def _deliver(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            ticket = self._tickets.get(chunk.request_id)
+            if ticket is not None:
+                ticket.chunks.put(chunk)
+                if chunk.completion is not None:
+                    del self._tickets[chunk.request_id]
+
+    def _add(self, request: Request, ticket: Ticket) -> None:
+        assert self._engine is not None
+        try:
+            request_id = self._engine.add(request)
+        except BaseException as error:
+            ticket.request_id.set_exception(error)
+            return
+        self._tickets[request_id] = ticket
+        ticket.request_id.set_result(request_id)
+
+    def _cancel(self, request_id: int) -> None:
+        assert self._engine is not None
+        self._engine.cancel(request_id)
+
+    def _abandon(self, error: EngineError) -> None:
+        self._closed = True
+        while not self._commands.empty():
+            command = self._commands.get()
+            if command is not None:
+                command()
+        for ticket in self._tickets.values():
+            ticket.chunks.put(error)
+        self._tickets.clear()

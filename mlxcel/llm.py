@@ -1,0 +1,220 @@
+"""The library's front door: load a model once, generate or stream from any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mlxcel.config import Settings
+from mlxcel.engine.engine import Engine
+from mlxcel.engine.prepare import build_engine
+from mlxcel.engine.worker import EngineThread, Ticket
+from mlxcel.errors import EngineError, RequestError
+from mlxcel.types import Chunk, Completion, Request, SamplingParams, Speculation
+
+__all__ = ["LLM", "Prompt", "load"]
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+"""Text, token ids, or chat messages (``{"role": ..., "content": ...}``)."""
+
+T = TypeVar("T")
+_PARAMS = frozenset(field.name for field in fields(SamplingParams))
+
+
+def load(
+    target: str | Path,
+    drafter: str | Path | None = None,
+    *,
+    config: Settings | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> LLM:
+    """Load a model, and a drafter if one is wanted.
+
+    Parameters
+    ----------
+    target : str or Path
+        A folder in mlx-lm or Hugging Face layout, a hub id, a GGUF file, or ``"demo"``.
+    drafter : str, Path or None
+        ``"lookup"`` for prompt lookup, or a draft model given like ``target``.
+    config : Settings, optional
+        Limits, steps and the form of the weights.
+    progress : callable, optional
+        Called with a label, the amount done and the total.
+
+    Returns
+    -------
+    LLM
+        Ready to generate.
+
+    Raises
+    ------
+    LoadError
+        Names the file and what is wrong with it.
+    """
+    settings = config or Settings()
+    return LLM(lambda: build_engine(target, drafter, settings, progress))
+
+
+class LLM:
+    """A loaded model. All methods may be called from any thread.
+
+    Parameters
+    ----------
+    build : callable
+        Makes the engine; it is called on the engine's own thread.
+    """
+
+    def __init__(self, build: Callable[[], Engine]) -> None:
+        self._thread = EngineThread(build)
+        self._tokenizer = self._thread.call(lambda engine: engine.model.tokenizer)
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer (mlx-lm's ``TokenizerWrapper``)."""
+        return self._tokenizer
+
+    def close(self) -> None:
+        """Stop the engine and free its memory; unfinished requests end with an error."""
+        self._thread.close()
+
+    def call(self, function: Callable[[Engine], T]) -> T:
+        """Run a function of the engine on the engine's thread; for tools and measuring."""
+        return self._thread.call(function)
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """Turn a prompt into token ids; chat messages go through the chat template.
+
+        Raises
+        ------
+        RequestError
+            The prompt is of another kind, or the template refuses the messages.
+        """
+        if isinstance(prompt, str):
+            return tuple(self._tokenizer.encode(prompt))
+        items = list(prompt)
+        if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+            return tuple(int(item) for item in items)  # type: ignore[call-overload]
+        if not all(isinstance(item, Mapping) for item in items):
+            raise RequestError(
+                "a prompt is text, token ids, or chat messages, not a mixture", param="prompt"
+            )
+        if not self._tokenizer.has_chat_template:
+            raise RequestError("the model has no chat template: give text", param="messages")
+        try:
+            ids = self._tokenizer.apply_chat_template(
+                [dict(item) for item in items],  # type: ignore[call-overload]
+                add_generation_prompt=True,
+            )
+        except Exception as error:  # templates raise what they like
+            raise RequestError(f"the chat template refuses it: {error}", param="messages") from error
+        return tuple(ids)
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        speculation: Speculation = "auto",
+        width: int | None = None,
+        **params: Any,
+    ) -> Completion:
+        """Generate a whole answer.
+
+        Parameters
+        ----------
+        prompt : str, sequence of int, or sequence of messages
+            See `encode`.
+        speculation : {"auto", "on", "off"}
+            Whether to speculate; the output is the same.
+        width : int, optional
+            Block width K: 1 bonus token and K-1 drafts.
+        **params
+            Fields of `SamplingParams`.
+
+        Raises
+        ------
+        RequestError
+            A parameter is bad or does not fit the model.
+        EngineError
+            The engine failed or was closed.
+        """
+        for chunk in self.stream(prompt, speculation=speculation, width=width, **params):
+            if chunk.completion is not None:
+                return _checked(chunk.completion)
+        raise EngineError("the engine ended a request without a completion")
+
+    def generate_many(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        speculation: Speculation = "auto",
+        width: int | None = None,
+        **params: Any,
+    ) -> list[Completion]:
+        """Generate answers to several prompts, decoded together; see `generate`."""
+        tickets = [self._submit(prompt, speculation, width, params) for prompt in prompts]
+        return [_checked(self._finished(ticket)) for ticket in tickets]
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        speculation: Speculation = "auto",
+        width: int | None = None,
+        **params: Any,
+    ) -> Iterator[Chunk]:
+        """Generate an answer piece by piece; the last chunk carries the completion.
+
+        Closing the iterator cancels the request. See `generate` for the parameters.
+        """
+        ticket = self._submit(prompt, speculation, width, params)
+        return self._chunks(ticket)
+
+    def _chunks(self, ticket: Ticket) -> Iterator[Chunk]:
+        finished = False
+        try:
+            while not finished:
+                item = ticket.chunks.get()
+                if isinstance(item, BaseException):
+                    finished = True
+                    raise item
+                finished = item.completion is not None
+                yield item
+        finally:
+            if not finished:
+                self._thread.cancel(ticket)
+
+    def _finished(self, ticket: Ticket) -> Completion:
+        for chunk in self._chunks(ticket):
+            if chunk.completion is not None:
+                return chunk.completion
+        raise EngineError("the engine ended a request without a completion")
+
+    def _submit(
+        self, prompt: Prompt, speculation: Speculation, width: int | None, params: dict[str, Any]
+    ) -> Ticket:
+        if unknown := sorted(params.keys() - _PARAMS):
+            raise RequestError(
+                f"unknown parameter {unknown[0]!r}; known are {', '.join(sorted(_PARAMS))}",
+                param=unknown[0],
+            )
+        request = Request(
+            prompt_ids=self.encode(prompt),
+            params=SamplingParams(**params),
+            speculation=speculation,
+            width=width,
+        )
+        return self._thread.submit(request)
+
+
+def _checked(completion: Completion) -> Completion:
+    if completion.finish_reason == "error":
+        raise EngineError(completion.error or "the request failed")
+    return completion

@@ -1,0 +1,190 @@
+"""The rows that decode together: their device state, and the verify pass over them.
+
+A row's state is a bonus token (chosen, emitted, not yet fed), the token before it, a
+length, and its part of the caches and of the sampler. All of it stays on the device, so
+the next round can be enqueued before this one is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from mlxcel.models.target import Target
+from mlxcel.runtime.caches import Caches, new_caches
+from mlxcel.runtime.frame import Frame
+from mlxcel.runtime.sampling import Choice, RowSampler
+
+__all__ = ["Batch", "Check"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What a verify pass found, still on the device.
+
+    Attributes
+    ----------
+    packed : mx.array
+        uint32 ``(2, rows, width)``: the block that was fed, then the target's choices.
+    choice : Choice
+        The choices with what was asked about them.
+    """
+
+    packed: mx.array
+    choice: Choice
+
+
+class Batch:
+    """Device state of all running rows of one target.
+
+    Parameters
+    ----------
+    target : Target
+        The model.
+    slack : int
+        Largest block of a round, in tokens.
+    length_step : int
+        Buffers grow by this many positions.
+    """
+
+    def __init__(self, target: Target, *, slack: int, length_step: int) -> None:
+        self.target = target
+        self.slack = slack
+        self.length_step = length_step
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all rows and their buffers."""
+        self.caches: Caches = new_caches(
+            self.target, slack=self.slack, length_step=self.length_step
+        )
+        self.rows = 0
+        self.lengths = mx.zeros((0,), mx.int32)
+        self.bonus = mx.zeros((0,), mx.uint32)
+        self.previous = mx.zeros((0,), mx.uint32)
+        self.sampler = RowSampler(self.target.vocab_size, [])
+
+    def join(
+        self, caches: Caches, sampler: RowSampler, *, length: int, bonus: mx.array, previous: int
+    ) -> None:
+        """Add a prefilled row below the others.
+
+        Parameters
+        ----------
+        caches : Caches
+            Caches of the row; taken over.
+        sampler : RowSampler
+            Its sampling state, history up to and with the bonus token.
+        length : int
+            Tokens in the caches.
+        bonus : mx.array
+            uint32 ``(1,)``, first output token.
+        previous : int
+            Last token in the caches.
+        """
+        self.caches.append(caches)
+        self.sampler = self.sampler.joined(sampler)
+        self.lengths = mx.concatenate([self.lengths, mx.array([length], mx.int32)])
+        self.bonus = mx.concatenate([self.bonus, bonus.astype(mx.uint32)])
+        self.previous = mx.concatenate([self.previous, mx.array([previous], mx.uint32)])
+        self.rows += 1
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keep only these rows, in this order."""
+        if list(rows) == list(range(self.rows)):
+            return
+        if not rows:
+            self.clear()
+            return
+        self.caches.gather(rows)
+        index = mx.array(list(rows), dtype=mx.int32)
+        self.lengths, self.bonus = self.lengths[index], self.bonus[index]
+        self.previous = self.previous[index]
+        self.sampler = self.sampler.gathered(rows)
+        self.rows = len(rows)
+
+    def frame(self, width: int, *, bound: int, exact: int | None) -> Frame:
+        """Frame of a block that begins at each row's length.
+
+        Parameters
+        ----------
+        width : int
+            Tokens per row.
+        bound : int
+            Upper bound of length + width over the rows.
+        exact : int or None
+            Length of the only row, if the host knows it.
+        """
+        if exact is not None and self.rows == 1:
+            return Frame.exact(exact, width)
+        return Frame(self.lengths, width, bound)
+
+    def verify(
+        self,
+        drafts: mx.array | None,
+        widths: Sequence[int],
+        *,
+        bound: int,
+        exact: int | None = None,
+    ) -> Check:
+        """Run the target over bonus and drafts; accept on the device; advance the rows.
+
+        Parameters
+        ----------
+        drafts : mx.array or None
+            uint32 ``(rows, width - 1)``; ``None`` for a classic step.
+        widths : sequence of int
+            Width of each row; drafts beyond it are never accepted.
+        bound, exact
+            As for `frame`.
+        """
+        bonus = self.bonus[:, None]
+        block = bonus if drafts is None else mx.concatenate([bonus, drafts], axis=1)
+        frame = self.frame(block.shape[1], bound=bound, exact=exact)
+        self.caches.frame = frame
+        hidden = self.target.hidden(block, self.caches.layers)
+        choice = self.sampler.choose(self.target.logits(hidden), block, frame.positions() + 1)
+        self._advance(block, choice.tokens, widths)
+        return Check(mx.stack([block, choice.tokens]), choice)
+
+    def _advance(self, block: mx.array, choices: mx.array, widths: Sequence[int]) -> None:
+        if block.shape[1] == 1:
+            taken = mx.ones((self.rows,), mx.int32)
+            self.previous, self.bonus = self.bonus, choices[:, 0]
+        else:
+            accepted = count_accepted(block, choices, mx.array(list(widths), dtype=mx.int32))
+            taken = accepted + 1
+            last = accepted[:, None]
+            self.bonus = mx.take_along_axis(choices, last, axis=1)[:, 0]
+            self.previous = mx.take_along_axis(block, last, axis=1)[:, 0]
+        self.lengths = self.lengths + taken
+        self.sampler.record(choices, taken)
+
+    def pending(self) -> list[mx.array]:
+        """Arrays to be evaluated so that nothing of the state stays a graph."""
+        state = [self.lengths, self.bonus, self.previous, *self.caches.state]
+        if self.sampler.counts is not None:
+            state.append(self.sampler.counts)
+        return state
+
+
+def count_accepted(block: mx.array, choices: mx.array, widths: mx.array) -> mx.array:
+    """Count the drafts of each row that the target would have chosen itself.
+
+    Parameters
+    ----------
+    block, choices : mx.array
+        uint32 ``(rows, width)``: ``block[:, j + 1]`` is the draft for ``choices[:, j]``.
+    widths : mx.array
+        int32 ``(rows,)``; at most width - 1 drafts of a row count.
+
+    Returns
+    -------
+    mx.array
+        int32 ``(rows,)``, length of the matching prefix.
+    """
+    steps = mx.arange(block.shape[1] - 1, dtype=mx.int32)[None]
+    match = (block[:, 1:] == choices[:, :-1]) & (steps < (widths - 1)[:, None])
+    return mx.sum(mx.cumprod(match.astype(mx.int32), axis=1), axis=1)

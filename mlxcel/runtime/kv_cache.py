@@ -1,0 +1,262 @@
+"""Slot caches: one key/value buffer per layer, with a row per running sequence.
+
+Each row has its own length, kept outside as a device array. New keys and values are
+written at each row's own offset; rewinding lowers a length and copies nothing, so a
+rejected draft costs nothing and rows need not agree on how far they have come. The
+objects speak the cache interface of mlx-lm models (``update_and_fetch``, ``offset``,
+``make_mask``), which are used unmodified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from mlxcel.runtime.frame import Frame
+
+__all__ = ["FullLayer", "SlidingLayer", "SlotCache"]
+
+
+class _Layer:
+    """Keys and values of one layer, ``(rows, kv_heads, capacity, head_dim)``."""
+
+    window: int | None = None
+    ring: int | None = None
+
+    def __init__(self, cache: SlotCache) -> None:
+        self._cache = cache
+        self.keys: mx.array | None = None
+        self.values: mx.array | None = None
+
+    @property
+    def offset(self) -> int | mx.array:
+        """First position of the block in flight; mlx-lm models read it for RoPE."""
+        return self._cache.frame.offset
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both buffers."""
+        return 0 if self.keys is None or self.values is None else self.keys.nbytes + self.values.nbytes
+
+    @property
+    def capacity(self) -> int:
+        """Positions the buffers can hold."""
+        return 0 if self.keys is None else int(self.keys.shape[2])
+
+    def gather(self, rows: mx.array | None) -> None:
+        """Keep only these rows (int32), in this order; ``None`` drops all."""
+        if self.keys is None or self.values is None:
+            return
+        if rows is None:
+            self.keys = self.values = None
+            return
+        self.keys, self.values = self.keys[rows], self.values[rows]
+
+    def append(self, other: _Layer) -> None:
+        """Add the rows of another layer of the same model below this one's."""
+        if other.keys is None or other.values is None:
+            return
+        if self.keys is None or self.values is None:
+            self.keys, self.values = other.keys, other.values
+            return
+        capacity = max(self.capacity, other.capacity)
+        self.keys = mx.concatenate([_grown(self.keys, capacity), _grown(other.keys, capacity)])
+        self.values = mx.concatenate([_grown(self.values, capacity), _grown(other.values, capacity)])
+
+    def _reserve(self, keys: mx.array, values: mx.array, positions: int) -> None:
+        """Make room for ``positions`` positions, by whole steps."""
+        step = self._cache.length_step
+        capacity = -(-positions // step) * step
+        if self.ring is not None:
+            capacity = min(capacity, self.ring)
+        if self.keys is None or self.values is None:
+            rows, heads = keys.shape[:2]
+            self.keys = mx.zeros((rows, heads, capacity, keys.shape[-1]), keys.dtype)
+            self.values = mx.zeros((rows, heads, capacity, values.shape[-1]), values.dtype)
+        elif capacity > self.capacity:
+            self.keys = _grown(self.keys, capacity)
+            self.values = _grown(self.values, capacity)
+
+    def _write(self, keys: mx.array, values: mx.array, frame: Frame) -> None:
+        assert self.keys is not None and self.values is not None
+        if isinstance(frame.offset, int) and frame.bound <= self.capacity:
+            begin, end = frame.offset, frame.bound
+            self.keys[:, :, begin:end] = keys
+            self.values[:, :, begin:end] = values
+            return
+        index = frame.write_index(self.ring)
+        self.keys = mx.put_along_axis(self.keys, mx.broadcast_to(index, keys.shape), keys, axis=2)
+        self.values = mx.put_along_axis(
+            self.values, mx.broadcast_to(index, values.shape), values, axis=2
+        )
+
+    def _columns(self, frame: Frame) -> int:
+        """Leading columns of the buffer that this pass can see."""
+        if frame.is_exact:
+            return min(frame.bound, self.capacity)
+        step = self._cache.length_step
+        return min(-(-frame.bound // step) * step, self.capacity)
+
+    def make_mask(
+        self, n: int, return_array: bool = False, window_size: int | None = None
+    ) -> mx.array | str | None:
+        """Mask of the block in the form that mlx-lm models expect.
+
+        Parameters
+        ----------
+        n : int
+            Width of the block.
+        return_array : bool
+            Always an array, never ``"causal"`` or ``None``.
+        window_size : int, optional
+            Window asked for by the model.
+        """
+        frame = self._cache.frame
+        window = window_size if self.window is None else self.window
+        fits = window is None or frame.bound <= window
+        if frame.is_exact and fits and not return_array:
+            return None if n == 1 else "causal"
+        return frame.mask(self._visible_columns(frame), ring=self.ring, window=window)
+
+    def _visible_columns(self, frame: Frame) -> int:
+        """Columns that ``update_and_fetch`` of this pass will return."""
+        step = self._cache.length_step
+        span = frame.bound if frame.is_exact else -(-frame.bound // step) * step
+        return span if self.ring is None else min(span, self.ring)
+
+
+class FullLayer(_Layer):
+    """Layer that sees everything before it."""
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Write the block; return all keys and values this pass may see.
+
+        Parameters
+        ----------
+        keys, values : mx.array
+            ``(rows, kv_heads, width, head_dim)``, RoPE applied.
+        """
+        frame = self._cache.frame
+        self._reserve(keys, values, frame.bound)
+        self._write(keys, values, frame)
+        assert self.keys is not None and self.values is not None
+        columns = self._columns(frame)
+        return self.keys[:, :, :columns], self.values[:, :, :columns]
+
+
+class SlidingLayer(_Layer):
+    """Layer that sees a window; the buffer is a ring of window + slack positions.
+
+    The slack is the largest block: a rejected tail then only overwrites positions that no
+    later query can see, so a shorter length rewinds exactly, also after wrapping.
+    """
+
+    def __init__(self, cache: SlotCache, window: int) -> None:
+        super().__init__(cache)
+        self.window = window
+        self.ring = window + cache.slack
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Write the block; return the keys and values of the ring, or of a long chunk."""
+        frame = self._cache.frame
+        if frame.width > self._cache.slack and frame.bound > self.ring_size:
+            return self._long_chunk(keys, values, frame)
+        self._reserve(keys, values, frame.bound)
+        self._write(keys, values, frame)
+        assert self.keys is not None and self.values is not None
+        columns = self._columns(frame)
+        return self.keys[:, :, :columns], self.values[:, :, :columns]
+
+    @property
+    def ring_size(self) -> int:
+        """Positions in the ring."""
+        assert self.ring is not None
+        return self.ring
+
+    def make_mask(
+        self, n: int, return_array: bool = False, window_size: int | None = None
+    ) -> mx.array | str | None:
+        """Mask of the block; see the base class."""
+        frame = self._cache.frame
+        if not (frame.width > self._cache.slack and frame.bound > self.ring_size):
+            return super().make_mask(n, return_array, window_size)
+        assert self.window is not None
+        before = self._kept(frame)
+        query = mx.arange(frame.width)[:, None]
+        column = mx.arange(before + frame.width)[None] - before
+        return (column <= query) & (column > query - self.window)
+
+    def _kept(self, frame: Frame) -> int:
+        assert isinstance(frame.offset, int) and self.window is not None
+        return min(frame.offset, self.window)
+
+    def _long_chunk(
+        self, keys: mx.array, values: mx.array, frame: Frame
+    ) -> tuple[mx.array, mx.array]:
+        """A prompt chunk longer than the slack: in temporal order, then into the ring."""
+        kept, start = self._kept(frame), frame.offset
+        assert isinstance(start, int)
+        if kept:
+            assert self.keys is not None and self.values is not None
+            past = mx.arange(start - kept, start) % self.ring_size
+            keys = mx.concatenate([self.keys[:, :, past], keys], axis=2)
+            values = mx.concatenate([self.values[:, :, past], values], axis=2)
+        tail = mx.arange(frame.bound - self.ring_size, frame.bound)
+        order = mx.argsort(tail % self.ring_size) - self.ring_size
+        self.keys, self.values = keys[:, :, order], values[:, :, order]
+        return keys, values
+
+
+def _grown(buffer: mx.array, capacity: int) -> mx.array:
+    missing = capacity - int(buffer.shape[2])
+    if missing <= 0:
+        return buffer
+    rows, heads, _, dim = buffer.shape
+    return mx.concatenate([buffer, mx.zeros((rows, heads, missing, dim), buffer.dtype)], axis=2)
+
+
+class SlotCache:
+    """The layer caches of one model for all rows.
+
+    Parameters
+    ----------
+    windows : sequence of int or None
+        One entry per cache the model asks for: ``None`` for a full layer, else the window.
+    slack : int
+        Largest block that may be rejected, in tokens.
+    length_step : int
+        Buffers grow by this many positions.
+    """
+
+    def __init__(self, windows: Sequence[int | None], *, slack: int, length_step: int) -> None:
+        self.slack = slack
+        self.length_step = length_step
+        self.frame = Frame.exact(0, 0)
+        self.layers: list[Any] = [
+            FullLayer(self) if window is None else SlidingLayer(self, window) for window in windows
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(layer.nbytes for layer in self.layers)
+
+    @property
+    def state(self) -> list[mx.array]:
+        """All buffers, for ``mx.eval``."""
+        return [
+            array for layer in self.layers for array in (layer.keys, layer.values) if array is not None
+        ]
+
+    def gather(self, rows: Sequence[int]) -> None:
+        """Keep only these rows, in this order."""
+        index = mx.array(list(rows), dtype=mx.int32) if rows else None
+        for layer in self.layers:
+            layer.gather(index)
+
+    def append(self, other: SlotCache) -> None:
+        """Add the rows of another cache of the same model; it must not be used again."""
+        for mine, its in zip(self.layers, other.layers, strict=True):
+            mine.append(its)

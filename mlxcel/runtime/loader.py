@@ -1,0 +1,110 @@
+"""From a name or a folder to a model that is ready to run on this host."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.utils import load_model as load_mlx_model
+from mlx_lm.utils import load_tokenizer
+
+from mlxcel.errors import LoadError
+from mlxcel.hardware.host import require_mlx
+from mlxcel.models.lean import lean_modules
+from mlxcel.models.target import Target
+from mlxcel.runtime.checkpoint import Checkpoint, resolve
+from mlxcel.runtime.representation import Representation, detect_backend, represent
+
+__all__ = ["LoadedModel", "check_same_vocabulary", "load_checkpoint"]
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A target with its tokenizer, and how its weights are held.
+
+    ``tokenizer`` is mlx-lm's ``TokenizerWrapper``.
+    """
+
+    target: Target
+    tokenizer: Any
+    checkpoint: Checkpoint
+    representation: Representation
+
+
+def load_checkpoint(
+    name: str | Path,
+    *,
+    cache_dir: Path,
+    weights: str = "auto",
+    progress: Progress | None = None,
+) -> LoadedModel:
+    """Load a model and its tokenizer on this thread, which must also run it.
+
+    Parameters
+    ----------
+    name : str or Path
+        Folder, hub id, GGUF file or ``"demo"``.
+    cache_dir : Path
+        Where converted checkpoints are kept.
+    weights : {"auto", "stored", "dense"}
+        See `represent`.
+    progress : callable, optional
+        Called with a label, the amount done and the total.
+
+    Raises
+    ------
+    LoadError
+        Names the file and what is wrong with it.
+    """
+    require_mlx()
+    checkpoint = resolve(name, cache_dir=cache_dir, progress=progress)
+    try:
+        model, config = load_mlx_model(checkpoint.path, lazy=True)
+    except (ValueError, KeyError, TypeError, FileNotFoundError, RuntimeError) as error:
+        raise LoadError(f"{checkpoint.path}: {error}") from error
+    representation = represent(model, weights)
+    if detect_backend() == "cpu":
+        lean_modules(model)
+    try:
+        eos = config.get("eos_token_id")
+        tokenizer = load_tokenizer(checkpoint.path, eos_token_ids=eos)
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise LoadError(f"{checkpoint.path}: the tokenizer cannot be read: {error}") from error
+    mx.eval(model.parameters())
+    log.info("loaded %s (%s)", checkpoint.name, representation.summary)
+    return LoadedModel(Target(model, config), tokenizer, checkpoint, representation)
+
+
+def check_same_vocabulary(target: LoadedModel, drafter: LoadedModel) -> None:
+    """Refuse a drafter whose token ids mean other texts.
+
+    Ids above the shorter vocabulary may be padding and are tolerated on either side if they
+    stand for no text.
+
+    Raises
+    ------
+    LoadError
+        Names the first id on which the two differ.
+    """
+    ours: dict[str, int] = target.tokenizer.get_vocab()
+    theirs: dict[str, int] = drafter.tokenizer.get_vocab()
+    if ours == theirs:
+        return
+    mine = {token_id: text for text, token_id in ours.items()}
+    other = {token_id: text for text, token_id in theirs.items()}
+    for token_id in sorted(mine.keys() | other.keys()):
+        a, b = mine.get(token_id), other.get(token_id)
+        if a != b:
+            raise LoadError(
+                f"drafter {drafter.checkpoint.name} has another vocabulary than target "
+                f"{target.checkpoint.name}: id {token_id} is {b!r} there and {a!r} here; "
+                "take a drafter made for this target"
+            )

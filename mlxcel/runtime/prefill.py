@@ -1,0 +1,70 @@
+"""Reading a prompt, chunk by chunk, into caches of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from mlxcel.models.target import Target
+from mlxcel.runtime.caches import new_caches
+from mlxcel.runtime.frame import Frame
+from mlxcel.runtime.sampling import Choice, RowSampler
+
+__all__ = ["Prefill"]
+
+
+class Prefill:
+    """A prompt on its way into the caches of one row.
+
+    The chunks begin at position 0 and have one size, whatever else runs, so that the
+    same prompt always gives the same numbers.
+
+    Parameters
+    ----------
+    target : Target
+        The model.
+    prompt : sequence of int
+        Token ids, at least one.
+    chunk : int
+        Tokens per pass.
+    slack, length_step : int
+        As for the caches of the batch that the row will join.
+    """
+
+    def __init__(
+        self, target: Target, prompt: Sequence[int], *, chunk: int, slack: int, length_step: int
+    ) -> None:
+        self.target = target
+        self.caches = new_caches(target, slack=slack, length_step=length_step)
+        self.done = 0
+        self.chunk = chunk
+        self._prompt = mx.array(list(prompt), dtype=mx.uint32)
+        self.length = len(prompt)
+        self._hidden: mx.array | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole prompt is in the caches."""
+        return self.done == self.length
+
+    def advance(self) -> None:
+        """Enqueue the next chunk."""
+        width = min(self.chunk, self.length - self.done)
+        self.caches.frame = Frame.exact(self.done, width)
+        tokens = self._prompt[self.done : self.done + width][None]
+        self._hidden = self.target.hidden(tokens, self.caches.layers)
+        self.done += width
+        mx.async_eval([*self.caches.state, self._hidden])
+
+    def first(self, sampler: RowSampler) -> Choice:
+        """Choose the first output token; its history is the prompt."""
+        assert self._hidden is not None
+        last = self._hidden[:, -1:]
+        choice = sampler.choose(
+            self.target.logits(last),
+            self._prompt[-1:][None],
+            mx.array([[self.length]], dtype=mx.int32),
+        )
+        sampler.record(choice.tokens, mx.ones((1,), mx.int32))
+        return choice

@@ -1,0 +1,1 @@
+"""Parity of the compiled modules with `tests.oracle`, and what they refuse."""

@@ -1,0 +1,1 @@
+"""Definitions in plain Python of what the compiled modules compute; for tests only."""

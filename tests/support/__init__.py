@@ -1,0 +1,1 @@
+"""Tiny models and stand-ins shared by the tests."""
