@@ -43,13 +43,13 @@ demo: setup ## run the demo pairing: text, acceptance, round cost, verdict of th
 test: setup ## run the tests
 	$(BIN)/python -m pytest
 
-# A copy of the package with checks on; run from its folder, it comes before the checkout.
+# A copy of the package with checks on; run from its folder, with the checkout last on the path.
 test-checked: setup ## run the tests of the compiled modules on a build with all checks on
 	rm -rf $(CHECKED)
 	MLXCEL_BUILD=checked $(BIN)/python setup.py -q build \
 		--build-lib $(CHECKED) --build-temp $(CHECKED)-objects
 	cd $(CHECKED) && MLXCEL_BUILD=checked $(abspath $(BIN))/python -m pytest \
-		-c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/fast
+		--import-mode=append -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/fast
 
 lint: setup ## ruff and cython-lint
 	$(BIN)/ruff check .

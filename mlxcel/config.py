@@ -1,7 +1,8 @@
 """Settings: one table of what can be set, where from, and within which bounds.
 
 A value comes from an explicit argument, else the environment, else the default, which is
-written once, here. Standard library only; nothing here reads the environment by itself.
+written once, here. Standard library only. `Settings.from_env` reads the environment; made
+directly, a `Settings` takes nothing from it but ``XDG_CACHE_HOME`` for the default folder.
 """
 
 from __future__ import annotations
@@ -255,13 +256,13 @@ class Settings:
             object.__setattr__(self, name, value)
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str], **overrides: Any) -> Settings:
+    def from_env(cls, environ: Mapping[str, str] | None = None, /, **overrides: Any) -> Settings:
         """Settings from explicit arguments, else the environment, else the defaults.
 
         Parameters
         ----------
-        environ : mapping of str to str
-            Such as ``os.environ``.
+        environ : mapping of str to str, optional
+            Variables; ``os.environ`` by default.
         **overrides
             Fields by name; ``None`` means "not given".
 
@@ -270,6 +271,7 @@ class Settings:
         ConfigError
             A bad value, or an ``MLXCEL_*`` variable that does not exist.
         """
+        environ = os.environ if environ is None else environ
         _refuse_unknown(environ)
         given = {name: value for name, value in overrides.items() if value is not None}
         names = {spec.name for spec in fields(cls)}
@@ -279,7 +281,7 @@ class Settings:
         labels: dict[str, str] = {}
         for spec in fields(cls):
             env = spec.metadata["env"]
-            if env in environ and spec.name not in given:
+            if env is not None and env in environ and spec.name not in given:
                 values[spec.name] = spec.metadata["parse"](env, environ[env])
                 labels[spec.name] = f"{spec.name} (from {env})"
         values |= given

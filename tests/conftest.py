@@ -11,13 +11,14 @@ import pytest
 # Appended, so that an installed package still comes before the checkout.
 sys.path.append(str(Path(__file__).parents[1]))
 
+BLAS = os.environ.get("MLXCEL_BLAS")  # so that the suite can run on either
 KEPT = {"MLXCEL_CACHE_DIR", "MLXCEL_BUILD"}
 for _name in [n for n in os.environ if n.startswith("MLXCEL_") and n not in KEPT]:
     del os.environ[_name]
 
 from mlxcel.hardware.blas import choose  # noqa: E402 (after the environment is known)
 
-choose()  # test modules may import MLX in any order
+choose(BLAS)  # test modules may import MLX in any order
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -157,6 +157,12 @@ def test_an_unknown_override_is_refused_with_the_nearest() -> None:
         Settings.from_env({}, max_row=3)
 
 
+def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLXCEL_MAX_ROWS", "7")
+    assert Settings.from_env().max_rows == 7
+    assert Settings().max_rows == 8
+
+
 def test_other_variables_and_the_build_kind_are_ignored() -> None:
     environ = {"MLXCEL_BUILD": "checked", "HOME_MLXCEL": "x", "PATH": "/bin"}
     assert Settings.from_env(environ) == Settings.from_env({})

@@ -85,18 +85,23 @@ class Scheduler:
             return None
         slots = [int(slot) for slot in self.table.round_slots(number)]
         widths = [int(width) for width in self.table.round_widths(number)]
-        bound = max(self.table.upper_length(slot) for slot in slots)
         known = len(slots) == 1 and (before is None or before.width == 1)
-        exact = bound - widths[0] if known else None
-        return Plan(number, slots, widths, bound, exact)
+        exact = self.table.upper_length(slots[0]) - widths[0] if known else None
+        return Plan(number, slots, widths, self._bound(slots, widths), exact)
+
+    def _bound(self, slots: list[int], widths: list[int]) -> int:
+        """Upper bound of length + block: every row writes as much as the widest."""
+        lengths = [
+            self.table.upper_length(slot) - width for slot, width in zip(slots, widths, strict=True)
+        ]
+        return max(lengths) + max(widths)
 
     def narrow(self, plan: Plan, widths: list[int]) -> Plan:
         """Lower the widths of a planned round to what was really proposed."""
         if widths == plan.widths:
             return plan
         self.table.narrow(plan.number, np.array(widths, dtype=np.int32))
-        bound = max(self.table.upper_length(slot) for slot in plan.slots)
-        return Plan(plan.number, plan.slots, widths, bound, plan.exact)
+        return Plan(plan.number, plan.slots, widths, self._bound(plan.slots, widths), plan.exact)
 
     def settle(self, plan: Plan, packed: Tokens) -> list[Settled]:
         """Book a round that has been read; return the rows that are still running."""

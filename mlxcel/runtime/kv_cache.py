@@ -204,7 +204,8 @@ class SlidingLayer(_Layer):
             keys = mx.concatenate([self.keys[:, :, past], keys], axis=2)
             values = mx.concatenate([self.values[:, :, past], values], axis=2)
         tail = mx.arange(frame.bound - self.ring_size, frame.bound)
-        order = mx.argsort(tail % self.ring_size) - self.ring_size
+        order = mx.argsort(tail % self.ring_size).astype(mx.int32)
+        order = order + (int(keys.shape[2]) - self.ring_size)
         self.keys, self.values = keys[:, :, order], values[:, :, order]
         return keys, values
 

@@ -1,0 +1,18 @@
+"""Files that come with the package. Only reads them; holds no logic."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+
+__all__ = ["standard_prompts"]
+
+
+def standard_prompts() -> dict[str, str]:
+    """The three prompts every figure is taken with: enumeration, code and prose.
+
+    They are never part of a training text.
+    """
+    text = files(__name__).joinpath("prompts.json").read_text(encoding="utf-8")
+    prompts: dict[str, str] = json.loads(text)
+    return prompts

@@ -1,0 +1,1 @@
+"""Making an MTP drafter from nothing but its target: text, training, evaluation."""

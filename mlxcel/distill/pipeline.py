@@ -1,0 +1,224 @@
+"""One distillation from start to end: text, training, evaluation, and a drafter's folder."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import mlx.core as mx
+import numpy as np
+
+from mlxcel.distill.corpus import Corpus, draft_ranking
+from mlxcel.distill.evaluation import evaluate
+from mlxcel.distill.loss import LossSpec
+from mlxcel.distill.memory import Plan, device_bytes, plan
+from mlxcel.distill.options import Options
+from mlxcel.distill.report import readme
+from mlxcel.distill.script import ANSWER, ChatFormat
+from mlxcel.distill.synthesis import Text, weights_of
+from mlxcel.distill.training import Batches, Progress, Trainer, TrainSpec
+from mlxcel.errors import ConfigError, LoadError
+from mlxcel.models.drafters.mtp import MTPHead, head_config, load_mtp
+from mlxcel.runtime.loader import LoadedModel
+from mlxcel.runtime.representation import detect_backend
+
+__all__ = ["Observer", "Result", "distill", "make_spec"]
+
+VOCABULARIES = (2048, 4096, 8192, 16384, 32768)
+
+
+class Observer(Protocol):
+    """What a front end shows of a run."""
+
+    def note(self, text: str) -> None:
+        """A line about what happens."""
+
+    def tick(self, label: str, done: int, total: int) -> None:
+        """Progress of a phase in steps."""
+
+    def trained(self, progress: Progress) -> None:
+        """Progress of the training."""
+
+
+@dataclass(slots=True)
+class Result:
+    """What came out.
+
+    Attributes
+    ----------
+    folder : Path
+        The drafter's folder.
+    evaluation : dict
+        See `evaluate`.
+    seconds : dict of str to float
+        Time of each phase.
+    """
+
+    folder: Path
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def check_target(model: LoadedModel) -> None:
+    """Refuse targets that cannot be distilled, by name.
+
+    Raises
+    ------
+    LoadError
+        No head is known for this kind, or it keeps caches of another kind than full attention.
+    """
+    MTPHead(model.target)
+    windows = model.target.layout.windows
+    if windows is None or any(window is not None for window in windows):
+        raise LoadError(
+            f"{model.checkpoint.name}: distill needs full attention in every layer; "
+            f"{model.target.layout.reason or 'the model has sliding windows'}"
+        )
+
+
+def make_spec(options: Options, sizes: Plan, backend: str, recorded: dict[str, Any]) -> TrainSpec:
+    """How to train on a backend: float32 on the CPU, half precision with float32 masters else."""
+    on_cpu = backend == "cpu"
+    return TrainSpec(
+        unroll=options.unroll, muon_lr=options.muon_lr, adam_lr=options.adam_lr,
+        minutes=options.minutes, steps=options.steps, seed=options.seed,
+        checkpoint_seconds=options.checkpoint_seconds,
+        dtype=mx.float32 if on_cpu else mx.bfloat16,
+        loss=LossSpec(
+            decay=options.decay, chunk=sizes.chunk, dtype=mx.float32 if on_cpu else mx.float16
+        ),
+        compiled=not on_cpu, recorded=recorded,
+    )  # fmt: skip
+
+
+def distill(
+    model: LoadedModel,
+    options: Options,
+    observer: Observer,
+    *,
+    resume: bool = False,
+    command: str = "",
+    clock: Callable[[], float] = time.monotonic,
+) -> Result:
+    """Make a head for a target.
+
+    Parameters
+    ----------
+    model : LoadedModel
+        The target, dense weights.
+    options : Options
+        What to do.
+    observer : Observer
+        Shown what happens.
+    resume : bool
+        Go on with what is in the folder; without it an unfinished run there is an error.
+    command : str
+        Recorded in the README.
+    clock : callable
+        Seconds, monotonic.
+
+    Raises
+    ------
+    LoadError, ConfigError, CapacityError
+        The target is not supported, the folder holds another run, or memory does not suffice.
+    """
+    check_target(model)
+    backend = detect_backend()
+    sizes = plan(model.target, options, backend, device_bytes(backend))
+    observer.note(sizes.sentence())
+    checkpoint = options.out / "checkpoint.safetensors"
+    if checkpoint.exists() and not resume:
+        raise ConfigError(f"{checkpoint}: there is a run here; give --resume or another --out")
+    result = Result(options.out)
+    fingerprint = model.checkpoint.fingerprint
+    corpus = Corpus(options.out / "text", model.target, model.tokenizer, options, fingerprint)
+
+    began = clock()
+    text = corpus.training(sizes.batches, sizes.rows, observer.tick)
+    held, labels = corpus.evaluation(observer.tick)
+    began = _phase(result, observer, "text", began, clock)
+    ranking = draft_ranking(text, model.target.vocab_size, ChatFormat.of(model.tokenizer).ends)
+    head = _train(model, options, sizes, text, ranking, fingerprint, observer, resume)
+    facts = {
+        "steps": head[1], "text_tokens": int(text.tokens.size),
+        "draft_coverage": _coverage(text, head[0].draft_ids),
+    }  # fmt: skip
+    target = {"name": model.checkpoint.name, "fingerprint": fingerprint}
+    config = head_config(head[0], block_width=options.block_width, target=target,
+                         training=options.recorded() | facts)  # fmt: skip
+    head[0].save(options.out, config)
+    began = _phase(result, observer, "training", began, clock)
+    mx.clear_cache()
+    served = load_mtp(options.out, model.target)  # what is evaluated is what was written
+    others = () if backend == "cpu" else VOCABULARIES
+    sets = _vocabularies(ranking, options.draft_vocab, model.target.vocab_size, others)
+    result.evaluation = evaluate(
+        served, model.target, held, labels, sets,
+        tick=lambda done, total: observer.tick("evaluation", done, total),
+    )  # fmt: skip
+    _phase(result, observer, "evaluation", began, clock)
+    _finish(options.out, config, result, command, sizes)
+    return result
+
+
+def _phase(
+    result: Result, observer: Observer, name: str, began: float, clock: Callable[[], float]
+) -> float:
+    now = clock()
+    result.seconds[name] = round(now - began, 2)
+    observer.note(f"{name}: {now - began:.1f} s")
+    return now
+
+
+def _train(
+    model: LoadedModel, options: Options, sizes: Plan, text: Text, ranking: Any,
+    fingerprint: str, observer: Observer, resume: bool,
+) -> tuple[MTPHead, int]:  # fmt: skip
+    drafts = min(options.draft_vocab, model.target.vocab_size)
+    whole = drafts >= model.target.vocab_size
+    head = MTPHead(model.target, None if whole else mx.array(np.sort(ranking[:drafts])))
+    batches = Batches(
+        model.target, text.tokens, weights_of(text.kinds), rows=sizes.train_rows,
+        seed=options.seed, keep=sizes.keep_hidden,
+    )  # fmt: skip
+    recorded = {"target": fingerprint, "rows": sizes.rows, "train_rows": sizes.train_rows}
+    recorded = {k: v for k, v in options.recorded().items() if k not in recorded} | recorded
+    spec = make_spec(options, sizes, detect_backend(), recorded)
+    trainer = Trainer(head, model.target, batches, spec, options.out / "checkpoint.safetensors")
+    if resume and trainer.resume():
+        observer.note(f"resumed at step {trainer.step}")
+    trainer.train(observer.trained)
+    return head, trainer.step
+
+
+def _coverage(text: Text, ids: mx.array | None) -> float:
+    if ids is None:
+        return 1.0
+    free = text.tokens[text.kinds == ANSWER]
+    return round(float(np.mean(np.isin(free, np.array(ids)))), 5) if len(free) else 0.0
+
+
+def _vocabularies(
+    ranking: Any, drafts: int, vocab: int, others: Sequence[int]
+) -> dict[str, mx.array | None]:
+    """The trained draft vocabulary first, then others for comparison."""
+    first = min(drafts, vocab)
+    sizes = [first, *(s for s in others if s < vocab and s != first)]
+    sets: dict[str, mx.array | None] = {
+        str(size): mx.array(np.sort(ranking[:size])) for size in sizes if size < vocab
+    }
+    return sets | {str(vocab): None}
+
+
+def _finish(
+    folder: Path, config: dict[str, Any], result: Result, command: str, sizes: Plan
+) -> None:
+    record = {"config": config, "seconds": result.seconds, "memory": sizes.sentence(),
+              "command": command, "evaluation": result.evaluation}  # fmt: skip
+    text = json.dumps(record, indent=1, ensure_ascii=False)
+    (folder / "evaluation.json").write_text(text + "\n", encoding="utf-8")
+    (folder / "README.md").write_text(readme(record), encoding="utf-8")

@@ -1,0 +1,108 @@
+"""Time of a step of writing and of a step of training, on the real shapes, and nothing else."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+
+from mlxcel.distill.memory import GIB, device_bytes, plan
+from mlxcel.distill.options import Options
+from mlxcel.distill.pipeline import check_target, make_spec
+from mlxcel.distill.rows import training_rows
+from mlxcel.distill.script import ChatFormat
+from mlxcel.distill.synthesis import Writer, row_seeds
+from mlxcel.distill.training import Batches, Trainer
+from mlxcel.models.drafters.mtp import MTPHead
+from mlxcel.runtime.loader import LoadedModel
+from mlxcel.runtime.representation import detect_backend
+
+__all__ = ["profile"]
+
+PLACES = (64, 384, -1)  # -1: at the end of the row
+
+
+def profile(model: LoadedModel, options: Options, steps: int) -> list[str]:
+    """Lines with the time per step of both phases.
+
+    Parameters
+    ----------
+    model : LoadedModel
+        The target.
+    options : Options
+        Sizes.
+    steps : int
+        Steps timed of each.
+    """
+    check_target(model)
+    backend = detect_backend()
+    sizes = plan(model.target, options, backend, device_bytes(backend))
+    lines = [sizes.sentence()]
+    for lag in (0, 1):
+        lines += _writing(model, options, sizes.rows, steps, lag)
+        mx.clear_cache()
+    rng = np.random.default_rng(0)
+    shape = (2 * sizes.train_rows, options.length)
+    tokens = rng.integers(0, model.target.vocab_size, shape).astype(np.uint32)
+    drafts = min(options.draft_vocab, model.target.vocab_size)
+    head = MTPHead(model.target, mx.arange(drafts, dtype=mx.uint32))
+    batches = Batches(model.target, tokens, np.ones(shape, np.float32), rows=sizes.train_rows,
+                      seed=0, keep=sizes.keep_hidden)  # fmt: skip
+    spec = make_spec(options, sizes, backend, {})
+    trainer = Trainer(head, model.target, batches, spec, Path("unused"))
+    mx.reset_peak_memory()
+    times = []
+    for _ in range(steps + 3):
+        began = time.perf_counter()
+        mx.eval(trainer.advance(0.5))
+        times.append(1000 * (time.perf_counter() - began))
+    began = time.perf_counter()
+    for _ in range(steps):
+        figures = trainer.advance(0.5)
+    mx.eval(figures, trainer.params, trainer.state)
+    piped = 1000 * (time.perf_counter() - began) / steps
+    lines.append(
+        f"training, {sizes.train_rows} x {options.length}: first steps {_list(times[:3])} ms, then "
+        f"{_list(times[3:])} ms waited for, {piped:.1f} ms pipelined; peak {_peak()}"
+    )
+    return lines
+
+
+def _writing(model: LoadedModel, options: Options, rows: int, steps: int, lag: int) -> list[str]:
+    form = ChatFormat.of(model.tokenizer)
+    vocab = model.target.vocab_size
+    plan_ = training_rows(model.tokenizer, options, batch=0, rows=rows, vocab=vocab)
+    writer = Writer(model.target, plan_.scripts, length=options.length,
+                    seeds=row_seeds(0, 0, rows), ends=form.ends)  # fmt: skip
+    lines = []
+    mx.reset_peak_memory()
+    for place in PLACES:
+        start = options.length - steps - 3 if place < 0 else min(place, options.length - steps - 3)
+        for cache in writer.caches:
+            cache.offset = start
+        times, before = [], None
+        for position in range(start + 1, start + steps + 3):
+            began = time.perf_counter()
+            writer.step(position)
+            if lag == 0:
+                mx.eval(writer.state.token)
+            elif before is not None:
+                mx.eval(before)
+            before = writer.state.token
+            times.append(1000 * (time.perf_counter() - began))
+        mx.eval(writer.state.token)
+        lines.append(
+            f"text, {rows} rows, position {start}, {'waited for' if lag == 0 else 'pipelined'}: "
+            f"{_list(times)} ms; peak {_peak()}"
+        )
+    return lines
+
+
+def _list(times: list[float]) -> str:
+    return " ".join(f"{value:.1f}" for value in times)
+
+
+def _peak() -> str:
+    return f"{mx.get_peak_memory() / GIB:.1f} GiB"

@@ -1,0 +1,127 @@
+"""Which rows are written: the mixture of the training text, and the evaluation rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlxcel.assets import standard_prompts
+from mlxcel.distill.script import ChatFormat, Scripts, encode, read_prompts
+from mlxcel.distill.seeds import HELD_OUT, training_prompts
+
+__all__ = ["TEMPERATURES", "RowPlan", "evaluation_rows", "training_rows"]
+
+TEMPERATURES = (0.0, 0.7, 1.0)
+TURNS = 40  # more than fit into a row
+HELD_OUT_EVERY = 20  # of the user's own prompts
+PLAIN_ROWS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+    """Rows to be written.
+
+    Attributes
+    ----------
+    scripts : Scripts
+        What is forced.
+    temperatures : float32 array, (rows,)
+        Temperature of the answers.
+    labels : list of str
+        What each row is.
+    """
+
+    scripts: Scripts
+    temperatures: npt.NDArray[np.float32]
+    labels: list[str]
+
+
+def own_prompts(options: Any) -> tuple[list[str], list[str]]:
+    """The user's prompts: those to train on, and those held out."""
+    if options.prompts is None:
+        return [], []
+    prompts = read_prompts(options.prompts)
+    held = prompts[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
+    return [p for i, p in enumerate(prompts) if i % HELD_OUT_EVERY != HELD_OUT_EVERY - 1], held
+
+
+def training_rows(tokenizer: Any, options: Any, *, batch: int, rows: int, vocab: int) -> RowPlan:
+    """Rows of one batch of training text; depends on the seed and the batch number only.
+
+    Half of the rows are conversations that the target writes alone, the others answer given
+    prompts: ours and, if there are any, the user's, half and half.
+
+    Parameters
+    ----------
+    tokenizer : TokenizerWrapper
+        The target's.
+    options : Options
+        Seed, length and prompts.
+    batch, rows, vocab : int
+        Number of the batch, its rows, and the size of the vocabulary.
+    """
+    form = ChatFormat.of(tokenizer)
+    rng = np.random.default_rng([options.seed, 3, batch])
+    temperatures = np.resize(np.array(TEMPERATURES, np.float32), rows)
+    mine, _ = own_prompts(options)
+    pools = {"own": _encoded(tokenizer, mine, options.length // 2)}
+    if form.chat:
+        pools["ours"] = _encoded(tokenizer, training_prompts(options.seed), options.length // 2)
+    scripts, labels = Scripts(), []
+    for row in range(rows):
+        label = _kind(row // len(TEMPERATURES), form.chat, bool(mine))
+        labels.append(label)
+        temperature = float(temperatures[row])
+        if label == "self":
+            scripts.add_conversation(form, temperature, TURNS)
+        elif label == "plain":
+            start = [[int(t)] for t in rng.integers(0, vocab, TURNS)]
+            scripts.add_texts(form, temperature, start)
+        else:
+            pool = pools[label]
+            chosen = [pool[i] for i in rng.integers(0, len(pool), 8)]
+            add = scripts.add_answers if form.chat else scripts.add_texts
+            add(form, temperature, chosen)
+    return RowPlan(scripts, temperatures, labels)
+
+
+def _kind(index: int, chat: bool, own: bool) -> str:
+    if not chat:
+        return "own" if own and index % 2 else "plain"
+    if index % 2 == 0:
+        return "self"
+    return "own" if own and index % 4 == 1 else "ours"
+
+
+def _encoded(tokenizer: Any, prompts: Sequence[str], most: int) -> list[list[int]]:
+    return [encode(tokenizer, prompt)[:most] for prompt in prompts]
+
+
+def evaluation_rows(tokenizer: Any, options: Any, *, vocab: int) -> RowPlan:
+    """Rows to evaluate on: held-out prompts at every temperature, the standard ones greedily."""
+    form = ChatFormat.of(tokenizer)
+    scripts, temperatures, labels = Scripts(), [], []
+    _, held = own_prompts(options)
+    prompts = [("own", p) for p in _encoded(tokenizer, held, options.length // 2)]
+    if form.chat:
+        ours = HELD_OUT[: options.eval_prompts]
+        prompts += [("held-out", p) for p in _encoded(tokenizer, ours, options.length)]
+    elif not prompts:
+        rng = np.random.default_rng([options.seed, 4])
+        prompts = [("plain", [int(t)]) for t in rng.integers(0, vocab, PLAIN_ROWS)]
+    add = scripts.add_answers if form.chat else scripts.add_texts
+    for temperature in TEMPERATURES:
+        for label, prompt in prompts:
+            add(form, temperature, [prompt])
+            temperatures.append(temperature)
+            labels.append(label)
+    if form.chat:
+        for name, text in standard_prompts().items():
+            add(form, 0.0, [encode(tokenizer, text)])
+            temperatures.append(0.0)
+            labels.append(name)
+    return RowPlan(scripts, np.array(temperatures, np.float32), labels)

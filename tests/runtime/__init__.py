@@ -1,0 +1,1 @@
+"""Checkpoints, conversion and everything that runs on the device."""
