@@ -114,7 +114,8 @@ class LLM:
                 add_generation_prompt=True,
             )
         except Exception as error:  # templates raise what they like
-            raise RequestError(f"the chat template refuses it: {error}", param="messages") from error
+            message = f"the chat template refuses the messages: {error}"
+            raise RequestError(message, param="messages") from error
         return tuple(ids)
 
     def generate(

@@ -105,8 +105,7 @@ class SamplingParams:
         _integer("top_k", self.top_k, 0, 2**31 - 1)
         _number("top_p", self.top_p, 0.0, 1.0)
         _number("min_p", self.min_p, 0.0, 1.0)
-        if _number("repetition_penalty", self.repetition_penalty, 0.0, 100.0) == 0:
-            raise RequestError("repetition_penalty must be above 0, got 0", param="repetition_penalty")
+        _number("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
         _number("presence_penalty", self.presence_penalty, -100.0, 100.0)
         _number("frequency_penalty", self.frequency_penalty, -100.0, 100.0)
         if self.seed is not None:

@@ -12,10 +12,10 @@ from rich.table import Table
 from mlxcel.cli.progress import bar
 from mlxcel.config import Settings
 from mlxcel.errors import ExactnessError
-from mlxcel.llm import LLM, load
+from mlxcel.llm import load
 from mlxcel.types import Completion
 
-PROMPT = """Add a docstring to this Python class. Print the whole class again and change nothing else.
+PROMPT = """Add a docstring to this Python class. Print the whole class again, otherwise unchanged.
 
 class Account:
     def __init__(self, owner, balance=0):

@@ -53,9 +53,9 @@ def summary(completion: Completion) -> str:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--model", "-m", default="demo", show_default=True, help="Folder, hub id, GGUF, demo.")
+@click.option("--model", "-m", default="demo", show_default=True, help="Folder, hub id, GGUF.")
 @click.option("--prompt", "-p", required=True, help="The prompt; - reads standard input.")
-@click.option("--chat/--raw", default=None, help="Use the chat template (default: if there is one).")
+@click.option("--chat/--raw", default=None, help="Chat template (default: if there is one).")
 @click.option("--speculation", type=click.Choice(["auto", "on", "off"]), default="auto")
 @click.option("--drafter", default="lookup", show_default=True, help="lookup, none, or a model.")
 @click.option("--width", type=int, help="Block width K: 1 bonus token and K-1 drafts.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 
@@ -75,7 +76,7 @@ class Plan:
 def device_bytes(backend: str) -> int:
     """Bytes of memory that MLX can use here."""
     if backend == "cuda":
-        info = mx.device_info()
+        info: Any = mx.device_info()
         free = info.get("free_memory", info.get("total_memory", info.get("memory_size", 0)))
         return int(free * 0.95)
     return available_bytes()
@@ -96,7 +97,7 @@ def plan(target: Target, options: Options, backend: str, free: int) -> Plan:
     rows = options.rows or min(MOST_ROWS[backend], 1 << max(wanted - 1, 0).bit_length())
     room = int(free * 0.92) - weights
     if not options.rows:
-        while rows > 1 and _synthesis(target, rows, options.length, item, backend) > room:
+        while rows > 1 and _synthesis(target, rows, options.length, item, backend, False) > room:
             rows //= 2
     train_rows = options.train_rows or TRAIN_ROWS[backend]
     batches = -(-wanted // rows)
@@ -109,7 +110,7 @@ def plan(target: Target, options: Options, backend: str, free: int) -> Plan:
     result = Plan(
         rows=rows, batches=batches, train_rows=train_rows, chunk=chunk,
         keep_hidden=hidden + training < 0.8 * room, weights=weights,
-        synthesis=_synthesis(target, rows, options.length, item, backend),
+        synthesis=_synthesis(target, rows, options.length, item, backend, bool(options.rows)),
         training=training, hidden=hidden, free=free,
     )  # fmt: skip
     if result.needed > free:
@@ -119,13 +120,14 @@ def plan(target: Target, options: Options, backend: str, free: int) -> Plan:
     return result
 
 
-def _synthesis(target: Target, rows: int, length: int, item: int, backend: str) -> int:
+def _synthesis(target: Target, rows: int, length: int, item: int, backend: str, named: bool) -> int:
     args = target.core.args
     heads = int(args.num_key_value_heads or args.num_attention_heads)
     size = int(getattr(args, "head_dim", None) or args.hidden_size // args.num_attention_heads)
     capacity = -(-length // STEP) * STEP
     kv = rows * capacity * len(target.body.layers) * heads * size * 2 * item
-    return int(kv * KV_FACTOR[backend]) + rows * target.vocab_size * (item + 3 * 4)
+    factor = 1.1 if named else KV_FACTOR[backend]
+    return int(kv * factor) + rows * target.vocab_size * (item + 3 * 4)
 
 
 def _training(args: object, options: Options, rows: int, chunk: int, drafts: int, item: int) -> int:

@@ -142,24 +142,10 @@ def distill(
     held, labels = corpus.evaluation(observer.tick)
     began = _phase(result, observer, "text", began, clock)
     ranking = draft_ranking(text, model.target.vocab_size, ChatFormat.of(model.tokenizer).ends)
-    head = _train(model, options, sizes, text, ranking, fingerprint, observer, resume)
-    facts = {
-        "steps": head[1], "text_tokens": int(text.tokens.size),
-        "draft_coverage": _coverage(text, head[0].draft_ids),
-    }  # fmt: skip
-    target = {"name": model.checkpoint.name, "fingerprint": fingerprint}
-    config = head_config(head[0], block_width=options.block_width, target=target,
-                         training=options.recorded() | facts)  # fmt: skip
-    head[0].save(options.out, config)
+    config = _train(model, options, sizes, text, ranking, observer, resume)
     began = _phase(result, observer, "training", began, clock)
     mx.clear_cache()
-    served = load_mtp(options.out, model.target)  # what is evaluated is what was written
-    others = () if backend == "cpu" else VOCABULARIES
-    sets = _vocabularies(ranking, options.draft_vocab, model.target.vocab_size, others)
-    result.evaluation = evaluate(
-        served, model.target, held, labels, sets,
-        tick=lambda done, total: observer.tick("evaluation", done, total),
-    )  # fmt: skip
+    result.evaluation = _evaluate(model, options, ranking, held, labels, observer)
     _phase(result, observer, "evaluation", began, clock)
     _finish(options.out, config, result, command, sizes)
     return result
@@ -176,8 +162,9 @@ def _phase(
 
 def _train(
     model: LoadedModel, options: Options, sizes: Plan, text: Text, ranking: Any,
-    fingerprint: str, observer: Observer, resume: bool,
-) -> tuple[MTPHead, int]:  # fmt: skip
+    observer: Observer, resume: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Train a head and write it; returns its config."""
     drafts = min(options.draft_vocab, model.target.vocab_size)
     whole = drafts >= model.target.vocab_size
     head = MTPHead(model.target, None if whole else mx.array(np.sort(ranking[:drafts])))
@@ -185,14 +172,36 @@ def _train(
         model.target, text.tokens, weights_of(text.kinds), rows=sizes.train_rows,
         seed=options.seed, keep=sizes.keep_hidden,
     )  # fmt: skip
-    recorded = {"target": fingerprint, "rows": sizes.rows, "train_rows": sizes.train_rows}
-    recorded = {k: v for k, v in options.recorded().items() if k not in recorded} | recorded
+    target = {"name": model.checkpoint.name, "fingerprint": model.checkpoint.fingerprint}
+    recorded = options.recorded() | {
+        "target": target["fingerprint"], "rows": sizes.rows, "train_rows": sizes.train_rows,
+    }  # fmt: skip
     spec = make_spec(options, sizes, detect_backend(), recorded)
     trainer = Trainer(head, model.target, batches, spec, options.out / "checkpoint.safetensors")
     if resume and trainer.resume():
         observer.note(f"resumed at step {trainer.step}")
     trainer.train(observer.trained)
-    return head, trainer.step
+    training = options.recorded() | {
+        "rows": sizes.rows, "train_rows": sizes.train_rows, "steps": trainer.step,
+        "train_seconds": round(trainer.seconds, 1), "text_tokens": int(text.tokens.size),
+        "draft_coverage": _coverage(text, head.draft_ids),
+    }  # fmt: skip
+    config = head_config(head, block_width=options.block_width, target=target, training=training)
+    head.save(options.out, config)
+    return config
+
+
+def _evaluate(
+    model: LoadedModel, options: Options, ranking: Any, held: Text, labels: list[str],
+    observer: Observer,
+) -> dict[str, Any]:  # fmt: skip
+    served = load_mtp(options.out, model.target)  # what is evaluated is what was written
+    others = () if detect_backend() == "cpu" else VOCABULARIES
+    sets = _vocabularies(ranking, options.draft_vocab, model.target.vocab_size, others)
+    return evaluate(
+        served, model.target, held, labels, sets,
+        tick=lambda done, total: observer.tick("evaluation", done, total),
+    )  # fmt: skip
 
 
 def _coverage(text: Text, ids: mx.array | None) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import mlx.core as mx
@@ -24,7 +25,7 @@ __all__ = ["profile"]
 PLACES = (64, 384, -1)  # -1: at the end of the row
 
 
-def profile(model: LoadedModel, options: Options, steps: int) -> list[str]:
+def profile(model: LoadedModel, options: Options, steps: int) -> Iterator[str]:
     """Lines with the time per step of both phases.
 
     Parameters
@@ -39,10 +40,9 @@ def profile(model: LoadedModel, options: Options, steps: int) -> list[str]:
     check_target(model)
     backend = detect_backend()
     sizes = plan(model.target, options, backend, device_bytes(backend))
-    lines = [sizes.sentence()]
-    for lag in (0, 1):
-        lines += _writing(model, options, sizes.rows, steps, lag)
-        mx.clear_cache()
+    yield sizes.sentence()
+    yield from _writing(model, options, sizes.rows, steps)
+    mx.clear_cache()
     rng = np.random.default_rng(0)
     shape = (2 * sizes.train_rows, options.length)
     tokens = rng.integers(0, model.target.vocab_size, shape).astype(np.uint32)
@@ -63,41 +63,30 @@ def profile(model: LoadedModel, options: Options, steps: int) -> list[str]:
         figures = trainer.advance(0.5)
     mx.eval(figures, trainer.params, trainer.state)
     piped = 1000 * (time.perf_counter() - began) / steps
-    lines.append(
+    yield (
         f"training, {sizes.train_rows} x {options.length}: first steps {_list(times[:3])} ms, then "
         f"{_list(times[3:])} ms waited for, {piped:.1f} ms pipelined; peak {_peak()}"
     )
-    return lines
 
 
-def _writing(model: LoadedModel, options: Options, rows: int, steps: int, lag: int) -> list[str]:
+def _writing(model: LoadedModel, options: Options, rows: int, steps: int) -> Iterator[str]:
     form = ChatFormat.of(model.tokenizer)
     vocab = model.target.vocab_size
-    plan_ = training_rows(model.tokenizer, options, batch=0, rows=rows, vocab=vocab)
-    writer = Writer(model.target, plan_.scripts, length=options.length,
+    rows_ = training_rows(model.tokenizer, options, batch=0, rows=rows, vocab=vocab)
+    writer = Writer(model.target, rows_.scripts, length=options.length,
                     seeds=row_seeds(0, 0, rows), ends=form.ends)  # fmt: skip
-    lines = []
     mx.reset_peak_memory()
     for place in PLACES:
         start = options.length - steps - 3 if place < 0 else min(place, options.length - steps - 3)
         for cache in writer.caches:
             cache.offset = start
-        times, before = [], None
+        times = []
         for position in range(start + 1, start + steps + 3):
             began = time.perf_counter()
             writer.step(position)
-            if lag == 0:
-                mx.eval(writer.state.token)
-            elif before is not None:
-                mx.eval(before)
-            before = writer.state.token
+            writer.wait()
             times.append(1000 * (time.perf_counter() - began))
-        mx.eval(writer.state.token)
-        lines.append(
-            f"text, {rows} rows, position {start}, {'waited for' if lag == 0 else 'pipelined'}: "
-            f"{_list(times)} ms; peak {_peak()}"
-        )
-    return lines
+        yield f"text, {rows} rows, position {start}: {_list(times)} ms; peak {_peak()}"
 
 
 def _list(times: list[float]) -> str:

@@ -43,7 +43,7 @@ def readme(record: dict[str, Any]) -> str:
     lines = table(record["evaluation"])
     rows = ["| " + " | ".join(line) + " |" for line in lines]
     rows.insert(1, "|" + "---|" * len(lines[0]))
-    first = next(iter(record["evaluation"].values()), {})
+    first: dict[str, Any] = next(iter(record["evaluation"].values()), {})
     places = first.get("0.0", {}).get("shared", {}).get("positions", [])
     return "\n".join(
         [

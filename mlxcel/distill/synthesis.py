@@ -108,7 +108,7 @@ def noise_scales(temperatures: npt.NDArray[np.float32]) -> tuple[mx.array, mx.ar
     return mx.array(scale.astype(np.float32)), mx.array((~greedy).astype(np.float32))
 
 
-@mx.compile  # type: ignore[untyped-decorator]
+@mx.compile
 def _choose(
     logits: mx.array, keys: mx.array, ids: mx.array, scale: mx.array, drawn: mx.array
 ) -> mx.array:
@@ -173,7 +173,6 @@ def synthesise(
     seeds: npt.NDArray[np.uint32],
     temperatures: npt.NDArray[np.float32],
     ends: list[int],
-    lag: int = 0,
     tick: Tick | None = None,
 ) -> Text:
     """Let the target write rows of text.
@@ -192,9 +191,6 @@ def synthesise(
         Recorded in the result; the scripts decide.
     ends : list of int
         Ids that end any turn.
-    lag : int
-        Steps the host may run ahead of the device. Above 0 the buffers of the step before are
-        still held when a new one is written, which can copy them.
     tick : callable, optional
         Called with the position and the length after each step.
     """
@@ -204,8 +200,7 @@ def synthesise(
         writer.step(position)
         tokens.append(writer.state.token)
         kinds.append(writer.state.kind)
-        if position > lag:
-            mx.eval(tokens[position - lag])
+        writer.wait()
         if tick is not None:
             tick(position, length)
     small = np.uint16 if target.vocab_size <= 2**16 else np.uint32
@@ -243,3 +238,9 @@ class Writer:
         self.state.advance(logits, position, self._ids)
         buffers = [b for c in self.caches for b in (c.keys, c.values) if b is not None]
         mx.async_eval(*self.state.pending(), *buffers)
+
+    def wait(self) -> None:
+        """Wait for the device: a buffer that a running step still reads would be copied by the
+        next write, not written in place."""
+        mx.eval(self.state.token)
+        mx.synchronize()

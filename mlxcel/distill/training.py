@@ -13,13 +13,13 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
-from mlx.utils import tree_flatten, tree_unflatten
+from mlx.utils import tree_unflatten
 
 from mlxcel.distill.chain import Chain
 from mlxcel.distill.loss import LossSpec, unrolled_loss
 from mlxcel.distill.optimizer import Params, TwoOptimizers, schedule
 from mlxcel.errors import ConfigError, LoadError
-from mlxcel.models.drafters.mtp import MTPHead, output_rows
+from mlxcel.models.drafters.mtp import MTPHead, flat_weights, output_rows
 from mlxcel.models.target import Target
 
 __all__ = ["Batches", "Clock", "Progress", "TrainSpec", "Trainer", "initial_weights"]
@@ -84,7 +84,7 @@ class TrainSpec:
 
 def initial_weights(head: MTPHead, seed: int) -> Params:
     """Initial float32 weights: normal with variance 1 / (3 inputs), norms at one."""
-    flat = sorted(tree_flatten(head.parameters()))
+    flat = sorted(flat_weights(head).items())
     keys = mx.random.split(mx.random.key(seed), len(flat))
     weights: Params = {}
     for (name, value), key in zip(flat, keys, strict=True):
@@ -302,7 +302,8 @@ class Trainer:
         if not self._checkpoint.exists():
             return False
         try:
-            arrays, metadata = mx.load(str(self._checkpoint), return_metadata=True)  # type: ignore[misc]
+            loaded: Any = mx.load(str(self._checkpoint), return_metadata=True)
+            arrays, metadata = loaded
             facts = json.loads(metadata["mlxcel"])
         except (RuntimeError, KeyError, ValueError) as error:
             raise LoadError(f"{self._checkpoint}: cannot be read: {error}") from error

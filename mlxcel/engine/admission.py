@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
+import secrets
+from dataclasses import replace
+
 from mlxcel.config import Settings
 from mlxcel.engine.drafters import Drafter
-from mlxcel.engine.sequence import Decision
+from mlxcel.engine.sequence import Decision, RequestState
 from mlxcel.errors import RequestError
 from mlxcel.runtime.loader import LoadedModel
 from mlxcel.types import Request
 
-__all__ = ["decide_speculation", "validate"]
+__all__ = ["decide_speculation", "new_state", "validate"]
+
+
+def new_state(
+    number: int,
+    request: Request,
+    model: LoadedModel,
+    drafter: Drafter | None,
+    unavailable: str,
+    settings: Settings,
+) -> RequestState:
+    """Check a request and make the state the engine keeps of it.
+
+    A request without a seed is given a random one.
+
+    Raises
+    ------
+    RequestError
+        See `validate` and `decide_speculation`.
+    """
+    validate(request, model, settings)
+    params = request.params
+    if params.seed is None:
+        params = replace(params, seed=secrets.randbits(64))
+    ends = frozenset() if params.ignore_eos else frozenset(model.tokenizer.eos_token_ids)
+    return RequestState(
+        id=number,
+        request=request,
+        params=params,
+        stop_ids=ends | frozenset(params.stop_token_ids),
+        detokenizer=model.tokenizer.detokenizer,
+        decision=decide_speculation(request, drafter, unavailable, settings),
+    )
 
 
 def validate(request: Request, model: LoadedModel, settings: Settings) -> None:

@@ -12,40 +12,29 @@ from __future__ import annotations
 
 import itertools
 import logging
-import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
 
 from mlxcel.config import Settings
-from mlxcel.engine.admission import decide_speculation, validate
-from mlxcel.engine.drafters import Drafter, Preparation
+from mlxcel.engine.admission import new_state
+from mlxcel.engine.drafters import Drafter
 from mlxcel.engine.plan import Plan
+from mlxcel.engine.reading import Reading
 from mlxcel.engine.report import spec_stats, token_logprobs
 from mlxcel.engine.scheduler import Scheduler, Settled
 from mlxcel.engine.sequence import Phase, RequestState
 from mlxcel.errors import EngineError
 from mlxcel.runtime.batch import Batch, Check
 from mlxcel.runtime.loader import LoadedModel
-from mlxcel.runtime.prefill import Prefill
-from mlxcel.runtime.sampling import RowSampler
-from mlxcel.types import Chunk, FinishReason, Request
+from mlxcel.types import Chunk, FinishReason, Request, SpecStats
 
 __all__ = ["Engine"]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class _Reading:
-    """The request being prefilled."""
-
-    state: RequestState
-    prefill: Prefill
-    drafting: Preparation | None
 
 
 class Engine:
@@ -82,7 +71,7 @@ class Engine:
             model.target, slack=self.settings.max_width, length_step=self.settings.length_step
         )
         self._rows: list[int] = []  # slot of each row of the batch
-        self._reading: _Reading | None = None
+        self._reading: Reading | None = None
         self._in_flight: list[tuple[Plan, Check]] = []
         self._chunks: list[Chunk] = []
         self._clock = clock
@@ -108,21 +97,10 @@ class Engine:
         """
         if self._broken:
             raise EngineError(f"the engine has failed: {self._broken}; load the model again")
-        validate(request, self.model, self.settings)
-        params = request.params
-        if params.seed is None:
-            params = replace(params, seed=secrets.randbits(64))
-        ends = frozenset() if params.ignore_eos else frozenset(self.model.tokenizer.eos_token_ids)
-        state = RequestState(
-            id=next(self._ids),
-            request=request,
-            params=params,
-            stop_ids=ends | frozenset(params.stop_token_ids),
-            detokenizer=self.model.tokenizer.detokenizer,
-            decision=decide_speculation(request, self.drafter, self._no_drafter, self.settings),
-            clock=self._clock,
+        state = new_state(
+            next(self._ids), request, self.model, self.drafter, self._no_drafter, self.settings
         )
-        if params.max_tokens == 0:
+        if request.params.max_tokens == 0:
             self._finish_outside(state, "length")
         else:
             self.scheduler.waiting.append(state)
@@ -236,20 +214,19 @@ class Engine:
 
     def _emit_row(self, row: Settled, packed: np.ndarray, check: Check) -> None:
         state, count = row.state, row.count
-        finish: FinishReason | None = (None, "stop", "length")[row.finish]  # type: ignore[assignment]
+        finish: FinishReason | None = (None, "stop", "length")[row.finish]
         chunk, taken = state.emit(
             packed[1, row.row, :count].tolist(),
             [at < row.accepted for at in range(count)],
             token_logprobs(check.choice, row.row, count, state.params.logprobs),
             finish,
         )
-        if state.ended_by_text:
-            finish = "stop"
-        if finish is not None:
-            stats = spec_stats(state, self.scheduler.table, self._clock(), row, taken)
-            self._drop(state)
-            chunk = replace(chunk, completion=state.close(finish, stats))
-        self._chunks.append(chunk)
+        if finish is None and not state.ended_by_text:
+            self._chunks.append(chunk)
+            return
+        stats = spec_stats(state, self.scheduler.table, self._clock(), row, taken)
+        self._drop(state)
+        self._conclude(state, chunk, finish, stats)
 
     def _arrange(self, slots: list[int]) -> None:
         """Make the rows of the batch those of the plan."""
@@ -265,49 +242,27 @@ class Engine:
 
     def _advance_prefill(self) -> None:
         """One chunk of one prompt; a failure ends that request only."""
-        if self._reading is None:
-            state = self.scheduler.next_to_prefill()
-            if state is None:
-                return
-            self._reading = self._begin(state)
-        reading = self._reading
+        state = self.scheduler.next_to_prefill() or self.scheduler.prefilling
+        if state is None:
+            return
         try:
-            if not reading.prefill.complete:
-                reading.prefill.advance()
-            if reading.drafting is not None and not reading.drafting.complete:
-                reading.drafting.advance()
-            if reading.prefill.complete and (
-                reading.drafting is None or reading.drafting.complete
-            ):
-                self._join(reading)
+            if self._reading is None:
+                state.prefill_began = self._clock()
+                self._reading = Reading(state, self.model, self.drafter, self.settings)
+            self._reading.advance()
+            if self._reading.complete:
+                self._join(self._reading)
         except (RuntimeError, ValueError, MemoryError) as error:
-            log.warning("request %d failed in prefill: %s", reading.state.id, error)
-            self._drop(reading.state)
-            self._finish_outside(reading.state, "error", f"prefill failed: {error}")
+            log.warning("request %d failed in prefill: %s", state.id, error)
+            self._drop(state)
+            self._finish_outside(state, "error", f"prefill failed: {error}")
 
-    def _begin(self, state: RequestState) -> _Reading:
-        settings, prompt = self.settings, state.request.prompt_ids
-        state.prefill_began = self._clock()
-        prefill = Prefill(
-            self.model.target,
-            prompt,
-            chunk=settings.prefill_chunk,
-            slack=settings.max_width,
-            length_step=settings.length_step,
-        )
-        drafting = None
-        if self.drafter is not None:
-            drafting = self.drafter.prepare(prompt, settings.prefill_chunk, state.decision.run)
-        return _Reading(state, prefill, drafting)
-
-    def _join(self, reading: _Reading) -> None:
+    def _join(self, reading: Reading) -> None:
         """Read the first token; the row joins the batch unless it ends there."""
         state, prompt = reading.state, reading.state.request.prompt_ids
-        sampler = RowSampler.for_prompt(self.model.target.vocab_size, state.params, prompt)
-        choice = reading.prefill.first(sampler)
-        first = int(choice.tokens.item())
+        choice = reading.first()
+        first = int(np.array(choice.tokens)[0, 0])
         state.first_token_at = self._clock()
-        self._reading = None
         finish: FinishReason | None = None
         if first in state.stop_ids:
             finish = "stop"
@@ -315,18 +270,15 @@ class Engine:
             finish = "length"
         logprobs = token_logprobs(choice, 0, 1, state.params.logprobs)
         chunk, _ = state.emit([first], [False], logprobs, finish)
-        if state.ended_by_text:
-            finish = "stop"
-        if finish is not None:
-            self.scheduler.prefilling = None
-            stats = spec_stats(state, None, self._clock())
-            chunk = replace(chunk, completion=state.close(finish, stats))
-            self._chunks.append(chunk)
+        if finish is not None or state.ended_by_text:
+            self._drop(state)
+            self._conclude(state, chunk, finish, spec_stats(state, None, self._clock()))
             return
+        self._reading = None
         slot = self.scheduler.admit(state)
         self.batch.join(
             reading.prefill.caches,
-            sampler,
+            reading.sampler,
             length=len(prompt),
             bonus=choice.tokens[0],
             previous=prompt[-1],
@@ -337,6 +289,13 @@ class Engine:
         self._chunks.append(chunk)
 
     # -- endings ----------------------------------------------------------------------
+
+    def _conclude(
+        self, state: RequestState, chunk: Chunk, finish: FinishReason | None, stats: SpecStats
+    ) -> None:
+        """End a request with a chunk of its tokens; a stop text outranks the other reasons."""
+        ended: FinishReason = "stop" if state.ended_by_text or finish is None else finish
+        self._chunks.append(replace(chunk, completion=state.close(ended, stats)))
 
     def _drop(self, state: RequestState) -> None:
         """Take a request out of whatever phase it is in."""

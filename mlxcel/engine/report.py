@@ -24,7 +24,7 @@ def token_logprobs(
     ids = None if choice.top_ids is None else np.array(choice.top_ids[row, :count])
     found = []
     for at in range(count):
-        top = ()
+        top: tuple[tuple[int, float], ...] = ()
         if ids is not None and wanted:
             top = tuple(
                 zip(ids[at, :wanted].tolist(), values[at, 1 : 1 + wanted].tolist(), strict=True)
@@ -56,27 +56,25 @@ def spec_stats(
         Tokens of that round in the output. Fewer than were settled if a stop text cut it:
         what came after the cut is taken out of the counters.
     """
-    decision = state.decision
-    began = state.first_token_at
-    times = {
-        "prefill_seconds": max(began - state.prefill_began, 0.0) if began else 0.0,
-        "decode_seconds": max(now - began, 0.0) if began else 0.0,
-        "width_requested": decision.width,
-    }
+    decision, began = state.decision, state.first_token_at
+    reason = decision.reason
+    prefill = max(began - state.prefill_began, 0.0) if began else 0.0
+    decode = max(now - began, 0.0) if began else 0.0
     if table is None:
-        reason = decision.reason
-        if decision.run:
-            reason = "the output ended before the first round"
-        return SpecStats(kind=decision.kind, ran=False, reason=reason, **times)  # type: ignore[arg-type]
+        return SpecStats(
+            kind=decision.kind,
+            ran=False,
+            reason="the output ended before the first round" if decision.run else reason,
+            width_requested=decision.width,
+            prefill_seconds=prefill,
+            decode_seconds=decode,
+        )
     counters = table.stats(state.slot)
     proposed, accepted = list(counters["proposed"]), list(counters["accepted"])
     if last is not None and taken < last.count:
-        for at in range(taken, min(last.width - 1, last.count)):
-            proposed[at] -= 1
-        for at in range(taken, min(last.accepted, last.count)):
-            accepted[at] -= 1
+        _take_back(proposed, taken, min(last.width - 1, last.count))
+        _take_back(accepted, taken, min(last.accepted, last.count))
     deepest = max((at + 1 for at, count in enumerate(proposed) if count), default=0)
-    reason = decision.reason
     if decision.run and not deepest:
         reason = "the drafter had nothing to propose"
     return SpecStats(
@@ -89,7 +87,15 @@ def spec_stats(
         emitted_from_verify=max(len(state.token_ids) - 1, 0),
         proposed_by_position=tuple(proposed[:deepest]),
         accepted_by_position=tuple(accepted[:deepest]),
+        width_requested=decision.width,
         width_min=counters["width_min"],
         width_max=counters["width_max"],
-        **times,  # type: ignore[arg-type]
+        prefill_seconds=prefill,
+        decode_seconds=decode,
     )
+
+
+def _take_back(counts: list[int], begin: int, end: int) -> None:
+    """Uncount what lies past the end of the output."""
+    for at in range(begin, end):
+        counts[at] -= 1

@@ -107,8 +107,9 @@ class Scheduler:
         """Book a round that has been read; return the rows that are still running."""
         states = [self.running.get(slot) for slot in plan.slots]
         self.table.settle(plan.number, packed)
+        table = self.table
         rows = zip(
-            states, plan.widths, self.table.count, self.table.accepted, self.table.finish, strict=False
+            states, plan.widths, table.count, table.accepted, table.finish, strict=False
         )
         return [
             Settled(state, row, width, int(count), int(accepted), int(finish))

@@ -30,7 +30,10 @@ class ScriptedDrafter(HostDrafter):
     kind = "scripted"
 
     def __init__(
-        self, answers: Mapping[tuple[int, ...], Sequence[int]], accepts: Sequence[int], vocab_size: int
+        self,
+        answers: Mapping[tuple[int, ...], Sequence[int]],
+        accepts: Sequence[int],
+        vocab_size: int,
     ) -> None:
         self._answers = {prompt: list(answer) for prompt, answer in answers.items()}
         self._accepts = list(accepts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -54,7 +54,6 @@ class RequestState:
     stop_ids: frozenset[int]
     detokenizer: Any
     decision: Decision
-    clock: Callable[[], float]
     phase: Phase = Phase.WAITING
     slot: int = -1
     token_ids: list[int] = field(default_factory=list)

@@ -92,7 +92,7 @@ class EngineThread:
             assert self._engine is not None
             try:
                 result.set_result(function(self._engine))
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - it is the caller's
                 result.set_exception(error)
 
         self._send(command)
@@ -119,7 +119,7 @@ class EngineThread:
     def _run(self, build: Callable[[], Engine], started: Future[None]) -> None:
         try:
             self._engine = build()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - it is the caller's
             self._closed = True
             started.set_exception(error)
             return
@@ -158,7 +158,7 @@ class EngineThread:
         assert self._engine is not None
         try:
             request_id = self._engine.add(request)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - it is the caller's
             ticket.request_id.set_exception(error)
             return
         self._tickets[request_id] = ticket

@@ -26,7 +26,7 @@ def _norm(eps: float, dims: int) -> Norm:
         mean = mx.mean(x * x, axis=-1, keepdims=True)
         return x * mx.rsqrt(mean + eps) * weight
 
-    return mx.compile(norm, shapeless=True)  # type: ignore[no-any-return]
+    return mx.compile(norm, shapeless=True)
 
 
 class LeanRMSNorm(nn.Module):
@@ -42,7 +42,7 @@ class LeanRMSNorm(nn.Module):
         return _norm(self.eps, int(x.shape[-1]))(x, self.weight)
 
 
-@mx.compile  # type: ignore[untyped-decorator]
+@mx.compile
 def _rotate(x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
     half = x.shape[-1] // 2
     swapped = mx.concatenate([x[..., half:], x[..., :half]], axis=-1)
@@ -93,7 +93,7 @@ class LeanRoPE(nn.Module):
         """Rotate ``(rows, heads, width, head_dim)``; only the first ``dims`` features."""
         cos, sin = self._shared.at(offset, int(x.shape[2]))
         if x.shape[-1] == self.dims:
-            return _rotate(x, cos, sin)  # type: ignore[no-any-return]
+            return _rotate(x, cos, sin)
         rest = x[..., self.dims :]
         return mx.concatenate([_rotate(x[..., : self.dims], cos, sin), rest], axis=-1)
 

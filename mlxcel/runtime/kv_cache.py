@@ -38,7 +38,9 @@ class _Layer:
     @property
     def nbytes(self) -> int:
         """Bytes of both buffers."""
-        return 0 if self.keys is None or self.values is None else self.keys.nbytes + self.values.nbytes
+        if self.keys is None or self.values is None:
+            return 0
+        return self.keys.nbytes + self.values.nbytes
 
     @property
     def capacity(self) -> int:
@@ -62,8 +64,10 @@ class _Layer:
             self.keys, self.values = other.keys, other.values
             return
         capacity = max(self.capacity, other.capacity)
-        self.keys = mx.concatenate([_grown(self.keys, capacity), _grown(other.keys, capacity)])
-        self.values = mx.concatenate([_grown(self.values, capacity), _grown(other.values, capacity)])
+        self.keys, self.values = (
+            mx.concatenate([_grown(mine, capacity), _grown(its, capacity)])
+            for mine, its in ((self.keys, other.keys), (self.values, other.values))
+        )
 
     def _reserve(self, keys: mx.array, values: mx.array, positions: int) -> None:
         """Make room for ``positions`` positions, by whole steps."""
@@ -79,18 +83,29 @@ class _Layer:
             self.keys = _grown(self.keys, capacity)
             self.values = _grown(self.values, capacity)
 
+    def _held(self) -> tuple[mx.array, mx.array]:
+        if self.keys is None or self.values is None:
+            raise AssertionError("the layer has no buffers yet")
+        return self.keys, self.values
+
     def _write(self, keys: mx.array, values: mx.array, frame: Frame) -> None:
-        assert self.keys is not None and self.values is not None
+        held_keys, held_values = self._held()
         if isinstance(frame.offset, int) and frame.bound <= self.capacity:
             begin, end = frame.offset, frame.bound
-            self.keys[:, :, begin:end] = keys
-            self.values[:, :, begin:end] = values
+            held_keys[:, :, begin:end] = keys
+            held_values[:, :, begin:end] = values
             return
         index = frame.write_index(self.ring)
-        self.keys = mx.put_along_axis(self.keys, mx.broadcast_to(index, keys.shape), keys, axis=2)
-        self.values = mx.put_along_axis(
-            self.values, mx.broadcast_to(index, values.shape), values, axis=2
+        del held_keys, held_values  # an array that something else holds is copied, not updated
+        self.keys, self.values = (
+            mx.put_along_axis(held, mx.broadcast_to(index, new.shape), new, axis=2)
+            for held, new in zip(self._held(), (keys, values), strict=True)
         )
+
+    def _fetch(self, frame: Frame) -> tuple[mx.array, mx.array]:
+        keys, values = self._held()
+        columns = self._columns(frame)
+        return keys[:, :, :columns], values[:, :, :columns]
 
     def _columns(self, frame: Frame) -> int:
         """Leading columns of the buffer that this pass can see."""
@@ -141,9 +156,7 @@ class FullLayer(_Layer):
         frame = self._cache.frame
         self._reserve(keys, values, frame.bound)
         self._write(keys, values, frame)
-        assert self.keys is not None and self.values is not None
-        columns = self._columns(frame)
-        return self.keys[:, :, :columns], self.values[:, :, :columns]
+        return self._fetch(frame)
 
 
 class SlidingLayer(_Layer):
@@ -153,6 +166,9 @@ class SlidingLayer(_Layer):
     later query can see, so a shorter length rewinds exactly, also after wrapping.
     """
 
+    window: int
+    ring: int
+
     def __init__(self, cache: SlotCache, window: int) -> None:
         super().__init__(cache)
         self.window = window
@@ -161,53 +177,50 @@ class SlidingLayer(_Layer):
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Write the block; return the keys and values of the ring, or of a long chunk."""
         frame = self._cache.frame
-        if frame.width > self._cache.slack and frame.bound > self.ring_size:
+        if self._is_long(frame):
             return self._long_chunk(keys, values, frame)
         self._reserve(keys, values, frame.bound)
         self._write(keys, values, frame)
-        assert self.keys is not None and self.values is not None
-        columns = self._columns(frame)
-        return self.keys[:, :, :columns], self.values[:, :, :columns]
-
-    @property
-    def ring_size(self) -> int:
-        """Positions in the ring."""
-        assert self.ring is not None
-        return self.ring
+        return self._fetch(frame)
 
     def make_mask(
         self, n: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | str | None:
         """Mask of the block; see the base class."""
         frame = self._cache.frame
-        if not (frame.width > self._cache.slack and frame.bound > self.ring_size):
+        if not self._is_long(frame):
             return super().make_mask(n, return_array, window_size)
-        assert self.window is not None
-        before = self._kept(frame)
+        before = min(_start(frame), self.window)
         query = mx.arange(frame.width)[:, None]
         column = mx.arange(before + frame.width)[None] - before
         return (column <= query) & (column > query - self.window)
 
-    def _kept(self, frame: Frame) -> int:
-        assert isinstance(frame.offset, int) and self.window is not None
-        return min(frame.offset, self.window)
+    def _is_long(self, frame: Frame) -> bool:
+        """Whether a prompt chunk would overwrite what its own first tokens must see."""
+        return frame.width > self._cache.slack and frame.bound > self.ring
 
     def _long_chunk(
         self, keys: mx.array, values: mx.array, frame: Frame
     ) -> tuple[mx.array, mx.array]:
         """A prompt chunk longer than the slack: in temporal order, then into the ring."""
-        kept, start = self._kept(frame), frame.offset
-        assert isinstance(start, int)
+        start = _start(frame)
+        kept = min(start, self.window)
         if kept:
-            assert self.keys is not None and self.values is not None
-            past = mx.arange(start - kept, start) % self.ring_size
-            keys = mx.concatenate([self.keys[:, :, past], keys], axis=2)
-            values = mx.concatenate([self.values[:, :, past], values], axis=2)
-        tail = mx.arange(frame.bound - self.ring_size, frame.bound)
-        order = mx.argsort(tail % self.ring_size).astype(mx.int32)
-        order = order + (int(keys.shape[2]) - self.ring_size)
+            held_keys, held_values = self._held()
+            past = mx.arange(start - kept, start) % self.ring
+            keys = mx.concatenate([held_keys[:, :, past], keys], axis=2)
+            values = mx.concatenate([held_values[:, :, past], values], axis=2)
+        tail = mx.arange(frame.bound - self.ring, frame.bound)
+        order = mx.argsort(tail % self.ring).astype(mx.int32)
+        order = order + (int(keys.shape[2]) - self.ring)
         self.keys, self.values = keys[:, :, order], values[:, :, order]
         return keys, values
+
+
+def _start(frame: Frame) -> int:
+    if not isinstance(frame.offset, int):
+        raise AssertionError("prompt chunks have exact frames")
+    return frame.offset
 
 
 def _grown(buffer: mx.array, capacity: int) -> mx.array:
@@ -248,7 +261,10 @@ class SlotCache:
     def state(self) -> list[mx.array]:
         """All buffers, for ``mx.eval``."""
         return [
-            array for layer in self.layers for array in (layer.keys, layer.values) if array is not None
+            array
+            for layer in self.layers
+            for array in (layer.keys, layer.values)
+            if array is not None
         ]
 
     def gather(self, rows: Sequence[int]) -> None:

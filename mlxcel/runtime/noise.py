@@ -54,7 +54,7 @@ def noise_keys(seeds: mx.array, positions: mx.array) -> mx.array:
     return mx.stack([first, second])
 
 
-@mx.compile  # type: ignore[untyped-decorator]
+@mx.compile
 def _noise(first: mx.array, second: mx.array, ids: mx.array) -> mx.array:
     h = _mix(_mix(ids * mx.array(_GOLDEN, mx.uint32) + first) ^ second)
     uniform = ((h >> 8).astype(mx.float32) + 0.5) * 2.0**-24
@@ -76,4 +76,4 @@ def gumbel(keys: mx.array, ids: mx.array) -> mx.array:
     mx.array
         float32 ``(rows, width, vocabulary)``, between -2.9 and 17.4.
     """
-    return _noise(keys[0][..., None], keys[1][..., None], ids)  # type: ignore[no-any-return]
+    return _noise(keys[0][..., None], keys[1][..., None], ids)

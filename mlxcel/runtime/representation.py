@@ -103,7 +103,7 @@ def _choose(weights: str, on_cpu: bool, needed: int, available: int) -> tuple[st
 
 def detect_backend() -> str:
     """Return ``"metal"``, ``"cuda"`` or ``"cpu"``: where MLX runs by default."""
-    if mx.default_device().type == mx.DeviceType.cpu:  # type: ignore[attr-defined]
+    if mx.default_device().type == mx.DeviceType.cpu:
         return "cpu"
     return "metal" if mx.metal.is_available() else "cuda"
 

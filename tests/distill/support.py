@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mlxcel.distill.options import Options
 from mlxcel.runtime.loader import LoadedModel
@@ -16,7 +16,7 @@ class ChatTokenizer:
     """One id per character, four ids for marks, and a template made of them."""
 
     has_chat_template = True
-    marks = {"<b>": BEGIN, "<e>": END, "<u>": USER_MARK, "<a>": ANSWER_MARK}
+    marks: ClassVar = {"<b>": BEGIN, "<e>": END, "<u>": USER_MARK, "<a>": ANSWER_MARK}
 
     def __init__(self, vocab: int = tiny.VOCAB) -> None:
         self.vocab = vocab
@@ -47,9 +47,7 @@ def chat_model(model: Any = None, seed: int = 0) -> LoadedModel:
     """A tiny llama that ends its turns now and then."""
     model = tiny.llama_model(seed) if model is None else model
     loaded = tiny.loaded(model)
-    return LoadedModel(
-        loaded.target, ChatTokenizer(), loaded.checkpoint, loaded.representation
-    )
+    return LoadedModel(loaded.target, ChatTokenizer(), loaded.checkpoint, loaded.representation)
 
 
 def options(out: Path, **more: Any) -> Options:

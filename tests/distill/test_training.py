@@ -115,11 +115,11 @@ def test_batches_are_a_function_of_the_step() -> None:
 
 
 def trainer(model: Any, tmp_path: Path, steps: int, text: Text, **changes: Any) -> Trainer:
-    given = options(tmp_path, steps=steps, length=64, train_rows=16)
+    given = options(tmp_path, steps=steps, length=64, train_rows=8)
     sizes = plan(model.target, given, "cpu", 1 << 33)
     spec = dataclasses.replace(make_spec(given, sizes, "cpu", {"seed": 0}), **changes)
     head = MTPHead(model.target)
-    batches = Batches(model.target, text.tokens, weights_of(text.kinds), rows=16, seed=0, keep=True)
+    batches = Batches(model.target, text.tokens, weights_of(text.kinds), rows=8, seed=0, keep=True)
     return Trainer(head, model.target, batches, spec, tmp_path / "checkpoint.safetensors")
 
 
@@ -138,7 +138,7 @@ def texts(model: Any, rows: int, batch: int) -> Text:
 
 def test_forty_steps_raise_held_out_acceptance(tmp_path: Path) -> None:
     model = chat_model()
-    text, held = texts(model, 64, 0), texts(model, 16, 1)
+    text, held = texts(model, 48, 0), texts(model, 8, 1)
     run = trainer(model, tmp_path, 40, text)
     answer = held.kinds[:, 1:] == ANSWER
     run.install()
@@ -198,17 +198,17 @@ from tests.distill.support import chat_model, options
 from tests.distill.test_training import Silent
 from mlxcel.distill.pipeline import distill
 given = options(Path(sys.argv[1]), steps=30, checkpoint_seconds=0.0, eval_prompts=1)
-distill(chat_model(), given, Silent(), resume=len(sys.argv) > 2)
+distill(chat_model(), given, Silent(), resume=sys.argv[2:] == ["resume"])
 """
 
 
 def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    given = options(whole, steps=30, checkpoint_seconds=1e9, eval_prompts=1)
-    model = chat_model()
-    distill(model, given, Silent())
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    words = [sys.executable, "-c", KILLED, str(killed)]
+    # The same number of threads in all processes: sums may depend on it.
+    environ = os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    words = [sys.executable, "-c", KILLED]
+    subprocess.run([*words, str(whole)], env=environ, cwd=ROOT, check=True, timeout=120)
+    words.append(str(killed))
     process = subprocess.Popen(words, env=environ, cwd=ROOT)
     checkpoint, end = killed / "checkpoint.safetensors", time.monotonic() + 60
     while not checkpoint.exists() and process.poll() is None and time.monotonic() < end:
@@ -225,6 +225,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
         assert a.keys() == b.keys()
         for key, value in a.items():
             np.testing.assert_array_equal(np.array(value), np.array(b[key]), err_msg=key)
+    model = chat_model()
     head = load_mtp(killed, model.target)
     assert head.draft_ids is not None
     assert head.draft_ids.shape == (32,)
@@ -232,7 +233,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
     assert "Tokens per verify pass" in readme
     assert "| 32 | T 0.7 | independent |" in readme
     with pytest.raises(ConfigError, match="give --resume or another --out"):
-        distill(model, given, Silent())
+        distill(model, options(killed, steps=30), Silent())
 
 
 def test_memory_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from mlxcel.config import Settings
 from mlxcel.engine.engine import Engine
 from mlxcel.errors import RequestError
+from mlxcel.runtime.prefill import Prefill
 from mlxcel.types import Request, SamplingParams
 from tests.engine.test_twin import MODELS
 from tests.support import drafters, tiny
@@ -140,16 +141,14 @@ def test_a_failing_prefill_ends_its_own_request_only(monkeypatch):
     engine = Engine(model, None, SETTINGS)
     good = engine.add(Request(prompt_ids=(1, 2), params=SamplingParams(max_tokens=20)))
     early = engine.step()
-    from mlxcel.engine import engine as module
-
-    real = module.Prefill.advance
+    real = Prefill.advance
 
     def fails(self):
         if self.length == 3:
             raise RuntimeError("out of memory")
         real(self)
 
-    monkeypatch.setattr(module.Prefill, "advance", fails)
+    monkeypatch.setattr(Prefill, "advance", fails)
     bad = engine.add(Request(prompt_ids=(1, 2, 3), params=SamplingParams(max_tokens=20)))
     after = engine.add(Request(prompt_ids=(1, 2), params=SamplingParams(max_tokens=20)))
     done, _ = drain(engine, early)

@@ -7,8 +7,8 @@ import pytest
 from mlxcel.config import Settings
 from mlxcel.engine.engine import Engine
 from mlxcel.engine.scripted import ScriptedDrafter
-from tests.support import drafters, tiny
 from mlxcel.types import Request, SamplingParams
+from tests.support import drafters, tiny
 from tests.support.running import one, run
 
 PROMPT = (3, 9, 20, 7, 11, 3, 9, 20)
@@ -151,7 +151,7 @@ def test_scripted_acceptance_of_every_count(twins, name, width):
 
 def test_forced_rejection_costs_no_later_acceptance(twins):
     """A rejected draft leaves nothing behind in the draft model's own cache."""
-    model, classic = twins("llama", 120, params_of(0.0, penalised=False))
+    model, _ = twins("llama", 120, params_of(0.0, penalised=False))
     engine = Engine(model, drafters.make("mixed", model, SETTINGS), SETTINGS)
     stats = one(engine, PROMPT, 8, max_tokens=120).speculation
     assert stats.accepted_by_position[:2] == stats.proposed_by_position[:2]

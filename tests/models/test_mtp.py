@@ -81,7 +81,9 @@ class Reference:
             group = i // (heads // kv)
             scores = np.array([q[i] @ past[group] for past in self.keys]) / np.sqrt(len(q[i]))
             weights = np.exp(scores - scores.max())
-            out.append(sum(a * b[group] for a, b in zip(weights, self.values, strict=True)) / weights.sum())
+            out.append(
+                sum(a * b[group] for a, b in zip(weights, self.values, strict=True)) / weights.sum()
+            )
         x = x + w["layers.0.self_attn.o_proj.weight"] @ np.concatenate(out)
         n = rms(x, w["layers.0.post_attention_layernorm.weight"], eps)
         gate, up = (w[f"layers.0.mlp.{name}_proj.weight"] @ n for name in ("gate", "up"))
@@ -101,7 +103,9 @@ def chained(head: MTPHead, hidden: mx.array, tokens: np.ndarray) -> np.ndarray:
     return np.array(logits)
 
 
-def reference_logits(head: MTPHead, hidden: mx.array, tokens: np.ndarray, wrong: str = "") -> np.ndarray:
+def reference_logits(
+    head: MTPHead, hidden: mx.array, tokens: np.ndarray, wrong: str = ""
+) -> np.ndarray:
     plain = Reference(head, wrong)
     true = np.array(hidden[0], np.float64)
     for i in range(PAIRS):
@@ -130,7 +134,13 @@ def test_parity_over_four_chained_steps(case: Any) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    ["order", "no norm of the embedding", "no norm of the hidden state", "no last norm", "position"],
+    [
+        "order",
+        "no norm of the embedding",
+        "no norm of the hidden state",
+        "no last norm",
+        "position",
+    ],
 )
 def test_parity_would_notice(case: Any, wrong: str) -> None:
     head, hidden, tokens = case
@@ -163,7 +173,9 @@ def test_a_draft_vocabulary_takes_rows_of_the_output_head() -> None:
         whole, part = make_head(target), make_head(target, draft_ids=ids)
         hidden = mx.random.normal((1, 2, 32), key=mx.random.key(0))
         np.testing.assert_allclose(
-            np.array(part.logits(hidden)), np.array(whole.logits(hidden))[..., [3, 9, 40]], atol=1e-5
+            np.array(part.logits(hidden)),
+            np.array(whole.logits(hidden))[..., [3, 9, 40]],
+            atol=1e-5,
         )
         assert whole.draft_ids is None
         assert part.draft_ids is not None
@@ -193,7 +205,9 @@ def test_save_and_load(saved: tuple[Path, Target, MTPHead]) -> None:
     ):
         assert name == other
         assert b.dtype == mx.float32
-        np.testing.assert_array_equal(np.array(a.astype(mx.float16)), np.array(b.astype(mx.float16)))
+        np.testing.assert_array_equal(
+            np.array(a.astype(mx.float16)), np.array(b.astype(mx.float16))
+        )
     names = set(mx.load(str(folder / "model.safetensors")))
     assert {"mtp.fc.weight", "mtp.norm.weight", "mtp.layers.0.mlp.up_proj.weight"} <= names
     config = json.loads((folder / "config.json").read_text())

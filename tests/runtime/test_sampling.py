@@ -22,7 +22,8 @@ def reference(logits, params, prompt=(), output=()):
     """Log-probabilities of the filtered distribution, in float64, one row."""
     x = np.array(logits, dtype=np.float64)
     for token in set(prompt) | set(output):
-        x[token] = x[token] / params.repetition_penalty if x[token] > 0 else x[token] * params.repetition_penalty
+        factor = params.repetition_penalty
+        x[token] = x[token] / factor if x[token] > 0 else x[token] * factor
     for token in set(output):
         x[token] -= params.presence_penalty + params.frequency_penalty * list(output).count(token)
     for token, value in params.logit_bias.items():
@@ -49,16 +50,20 @@ CASES = [
     SamplingParams(temperature=1.5),
     SamplingParams(temperature=1.0, top_p=0.9),
     SamplingParams(temperature=1.5, top_k=3),
-    SamplingParams(temperature=1.0, min_p=0.2),
+    SamplingParams(temperature=1.5, min_p=0.1),
     SamplingParams(temperature=1.3, top_k=6, top_p=0.8, min_p=0.1, logit_bias={2: 1.0}),
 ]
 
 
-@pytest.mark.parametrize("params", CASES, ids=lambda p: f"T{p.temperature}-{p.top_k}-{p.top_p}-{p.min_p}")
+def name_of(p):
+    return f"T{p.temperature}-{p.top_k}-{p.top_p}-{p.min_p}"
+
+
+@pytest.mark.parametrize("params", CASES, ids=name_of)
 def test_distribution_over_seeds(params):
     """Chi-square of 200,000 draws, one seed each, against the exact distribution."""
     rng = np.random.default_rng(3)
-    logits = rng.normal(size=VOCAB) * 2
+    logits = rng.normal(size=VOCAB)
     count = 4000
     counts = np.zeros(VOCAB)
     expected = reference(logits, params)
@@ -78,7 +83,7 @@ def test_distribution_over_seeds(params):
 def test_the_wrong_temperature_would_be_seen():
     """The check above can fail: the same draws do not fit a slightly other temperature."""
     rng = np.random.default_rng(3)
-    logits = rng.normal(size=VOCAB) * 2
+    logits = rng.normal(size=VOCAB)
     right = reference(logits, SamplingParams(temperature=1.0))
     wrong = reference(logits, SamplingParams(temperature=1.03))
     draws = right * 200_000
@@ -102,17 +107,17 @@ def test_second_token_of_a_model(params, drafter):
     settings = Settings(max_rows=64, max_width=4)
     engine = Engine(model, drafters.make(drafter, model, settings) if drafter else None, settings)
     prompt = (1, 5, 2)
-    seeds = range(3000)
+    seeds = range(1200)
     requests = [
         Request(
-            prompt_ids=prompt, params=SamplingParams(max_tokens=3, seed=seed, **params), width=3
+            prompt_ids=prompt, params=SamplingParams(max_tokens=2, seed=seed, **params), width=2
         )
         for seed in seeds
     ]
     pairs = [completion.token_ids[:2] for completion in run(engine, *requests)]
     first = max(range(VOCAB), key=lambda token: sum(pair[0] == token for pair in pairs))
     seconds = [pair[1] for pair in pairs if pair[0] == first]
-    assert len(seconds) > 400
+    assert len(seconds) > 200
     logits = model.target.model(mx.array([[*prompt, first]]))[0, -1]
     expected = reference(np.array(logits), SamplingParams(**params))
     counts = np.bincount(seconds, minlength=VOCAB).astype(float)

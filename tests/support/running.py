@@ -42,7 +42,9 @@ def run(engine: Engine, *requests: Request) -> list[Completion]:
     return [done[request_id] for request_id in ids]
 
 
-def one(engine: Engine, prompt: Sequence[int], width: int | None = None, **params: object) -> Completion:
+def one(
+    engine: Engine, prompt: Sequence[int], width: int | None = None, **params: object
+) -> Completion:
     """Run a single prompt."""
     request = Request(
         prompt_ids=tuple(prompt), params=SamplingParams(**params), width=width  # type: ignore[arg-type]

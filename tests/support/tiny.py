@@ -115,15 +115,28 @@ def gemma3_model(seed: int = 0, window: int = WINDOW) -> Any:
 def gemma4_model(seed: int = 0, window: int = WINDOW, shared: int = 0) -> Any:
     kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 2
     args = gemma4_text.ModelArgs.from_dict(
-        dict(
-            model_type="gemma4_text", hidden_size=64, num_hidden_layers=6, intermediate_size=128,
-            num_attention_heads=4, head_dim=16, global_head_dim=32, rms_norm_eps=1e-6,
-            vocab_size=VOCAB, vocab_size_per_layer_input=VOCAB, num_key_value_heads=2,
-            num_kv_shared_layers=shared, hidden_size_per_layer_input=8 if shared else 0,
-            sliding_window=window, layer_types=kinds, max_position_embeddings=4096,
-            final_logit_softcapping=30.0, use_double_wide_mlp=False,
-            enable_moe_block=False, attention_k_eq_v=False,
-        )  # fmt: skip
+        {
+            "model_type": "gemma4_text",
+            "hidden_size": 64,
+            "num_hidden_layers": 6,
+            "intermediate_size": 128,
+            "num_attention_heads": 4,
+            "head_dim": 16,
+            "global_head_dim": 32,
+            "rms_norm_eps": 1e-6,
+            "vocab_size": VOCAB,
+            "vocab_size_per_layer_input": VOCAB,
+            "num_key_value_heads": 2,
+            "num_kv_shared_layers": shared,
+            "hidden_size_per_layer_input": 8 if shared else 0,
+            "sliding_window": window,
+            "layer_types": kinds,
+            "max_position_embeddings": 4096,
+            "final_logit_softcapping": 30.0,
+            "use_double_wide_mlp": False,
+            "enable_moe_block": False,
+            "attention_k_eq_v": False,
+        }
     )
     return _randomised(gemma4_text.Model(args), seed, 0.15)
 

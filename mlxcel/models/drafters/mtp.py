@@ -10,7 +10,6 @@ tokens. RoPE takes position i for that pair.
 from __future__ import annotations
 
 import json
-import math
 import os
 import struct
 from pathlib import Path
@@ -24,7 +23,7 @@ from mlx_lm.models import llama, qwen2, qwen3
 from mlxcel.errors import LoadError
 from mlxcel.models.target import Target
 
-__all__ = ["MTP_TYPE", "MTPHead", "head_config", "load_mtp"]
+__all__ = ["MTP_TYPE", "MTPHead", "flat_weights", "head_config", "load_mtp"]
 
 MTP_TYPE = "mlxcel_mtp"
 PREFIX = "mtp."
@@ -150,8 +149,7 @@ class MTPHead(nn.Module):
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         arrays = {
-            PREFIX + name: value.astype(mx.float16)
-            for name, value in tree_flatten(self.parameters())
+            PREFIX + name: value.astype(mx.float16) for name, value in flat_weights(self).items()
         }
         if self._draft_ids is not None:
             arrays[DRAFT_IDS] = self._draft_ids
@@ -160,6 +158,12 @@ class MTPHead(nn.Module):
         os.replace(temporary, path / "model.safetensors")
         text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
         (path / "config.json").write_text(text, encoding="utf-8")
+
+
+def flat_weights(module: nn.Module) -> dict[str, mx.array]:
+    """Parameters of a module by path."""
+    pairs: Any = tree_flatten(module.parameters())
+    return dict(pairs)
 
 
 def model_type(target: Target) -> str:
@@ -240,7 +244,7 @@ def load_mtp(folder: str | os.PathLike[str], target: Target) -> MTPHead:
     path = Path(folder)
     config = _read_config(path / "config.json", target)
     head = MTPHead(target)
-    wanted = {PREFIX + k: tuple(v.shape) for k, v in tree_flatten(head.parameters())}
+    wanted = {PREFIX + k: tuple(v.shape) for k, v in flat_weights(head).items()}
     drafts = config.get("draft_vocab_size", target.vocab_size)
     if drafts != target.vocab_size:
         wanted[DRAFT_IDS] = (drafts,)
@@ -248,7 +252,7 @@ def load_mtp(folder: str | os.PathLike[str], target: Target) -> MTPHead:
     _check_tensors(file, wanted)
     arrays: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]
     ids = arrays.pop(DRAFT_IDS, None) if DRAFT_IDS in wanted else None
-    if ids is not None and int(mx.max(ids).item()) >= target.vocab_size:
+    if ids is not None and bool(mx.any(ids >= target.vocab_size).item()):
         raise LoadError(f"{file}: {DRAFT_IDS} has an id outside the target's {target.vocab_size}")
     dtype = target.body.norm.weight.dtype
     named = [(name, arrays[name].astype(dtype)) for name in wanted if name != DRAFT_IDS]
@@ -289,7 +293,7 @@ def _check_tensors(path: Path, wanted: dict[str, tuple[int, ...]]) -> None:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            length = struct.unpack("<Q", file.read(8))[0] if size >= 8 else math.inf
+            length = struct.unpack("<Q", file.read(8))[0] if size >= 8 else size
             header = json.loads(file.read(length)) if length <= size - 8 else None
     except OSError as error:
         raise LoadError(f"{path}: cannot be read: {error.strerror or error}") from error
