@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -99,13 +100,14 @@ class LLM:
         """
         if isinstance(prompt, str):
             return tuple(self._tokenizer.encode(prompt))
+        kinds = "a prompt is text, token ids, or chat messages"
+        if not isinstance(prompt, Iterable):
+            raise RequestError(f"{kinds}, got {prompt!r}", param="prompt")
         items = list(prompt)
         if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
             return tuple(int(item) for item in items)  # type: ignore[call-overload]
         if not all(isinstance(item, Mapping) for item in items):
-            raise RequestError(
-                "a prompt is text, token ids, or chat messages, not a mixture", param="prompt"
-            )
+            raise RequestError(f"{kinds}, not a mixture", param="prompt")
         if not self._tokenizer.has_chat_template:
             raise RequestError("the model has no chat template: give text", param="messages")
         try:
@@ -160,8 +162,15 @@ class LLM:
         **params: Any,
     ) -> list[Completion]:
         """Generate answers to several prompts, decoded together; see `generate`."""
-        tickets = [self._submit(prompt, speculation, width, params) for prompt in prompts]
-        return [_checked(self._finished(ticket)) for ticket in tickets]
+        tickets: list[Ticket] = []
+        try:
+            for prompt in prompts:
+                tickets.append(self._submit(prompt, speculation, width, params))
+            return [_checked(self._finished(ticket)) for ticket in tickets]
+        except BaseException:
+            for ticket in tickets:
+                self._thread.cancel(ticket)
+            raise
 
     def stream(
         self,
@@ -176,7 +185,10 @@ class LLM:
         Closing the iterator cancels the request. See `generate` for the parameters.
         """
         ticket = self._submit(prompt, speculation, width, params)
-        return self._chunks(ticket)
+        chunks = self._chunks(ticket)
+        # A generator that was never begun runs no `finally` of its own.
+        weakref.finalize(chunks, self._thread.cancel, ticket).atexit = False
+        return chunks
 
     def _chunks(self, ticket: Ticket) -> Iterator[Chunk]:
         finished = False

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
+from pathlib import Path
 
-__all__ = ["standard_prompts"]
+__all__ = ["DEMO_DRAFTER", "standard_prompts"]
+
+DEMO_DRAFTER = Path(__file__).parent / "demo-drafter"
+"""Folder of the distilled head for the demo target."""
 
 
 def standard_prompts() -> dict[str, str]:

@@ -16,11 +16,21 @@ import numpy.typing as npt
 
 from mlxcel._fast import NgramIndex
 from mlxcel.engine.plan import Plan
-from mlxcel.runtime.batch import Batch
+from mlxcel.runtime.batch import Batch, Check
 from mlxcel.runtime.draft import DraftModel
+from mlxcel.runtime.mtp import MtpChain, MtpPrefill
 from mlxcel.runtime.prefill import Prefill
 
-__all__ = ["Draft", "Drafter", "HostDrafter", "LookupDrafter", "ModelDrafter", "Preparation"]
+__all__ = [
+    "DeviceDrafter",
+    "Draft",
+    "Drafter",
+    "HostDrafter",
+    "LookupDrafter",
+    "ModelDrafter",
+    "MtpDrafter",
+    "Preparation",
+]
 
 Tokens = npt.NDArray[np.uint32]
 
@@ -40,8 +50,8 @@ class Preparation(Protocol):
     def complete(self) -> bool:
         """Whether nothing is left to do."""
 
-    def advance(self) -> None:
-        """Do one chunk of it."""
+    def advance(self, target: Prefill) -> None:
+        """Do one chunk of it, right after the target's chunk."""
 
 
 class Drafter(Protocol):
@@ -64,6 +74,9 @@ class Drafter(Protocol):
     def draft(self, batch: Batch, plan: Plan) -> Draft:
         """Propose up to each row's planned width."""
 
+    def absorb(self, check: Check, plan: Plan) -> list[mx.array]:
+        """Take in a verify pass on the device; return arrays to be evaluated with it."""
+
     def observe(self, slots: Sequence[int], counts: Sequence[int], tokens: Tokens) -> None:
         """The first ``counts[r]`` tokens of row r were emitted for ``slots[r]``."""
 
@@ -78,7 +91,7 @@ class Drafter(Protocol):
 class _Nothing:
     complete = True
 
-    def advance(self) -> None:
+    def advance(self, target: Prefill) -> None:
         """There is nothing to do."""
 
 
@@ -100,6 +113,10 @@ class HostDrafter:
 
     def keep(self, rows: Sequence[int]) -> None:
         """See `Drafter`; nothing here is kept by row."""
+
+    def absorb(self, check: Check, plan: Plan) -> list[mx.array]:
+        """See `Drafter`; nothing here is on the device."""
+        return []
 
     def observe(self, slots: Sequence[int], counts: Sequence[int], tokens: Tokens) -> None:
         """See `Drafter`."""
@@ -171,8 +188,24 @@ class LookupDrafter(HostDrafter):
         return [int(count) for count in counts]
 
 
-class ModelDrafter:
-    """An independent draft model, wholly on the device.
+class DeviceDrafter:
+    """Base of drafters that live on the device, row by row beside the batch."""
+
+    on_host = False
+
+    def observe(self, slots: Sequence[int], counts: Sequence[int], tokens: Tokens) -> None:
+        """See `Drafter`; lengths live on the device."""
+
+    def leave(self, slot: int) -> None:
+        """See `Drafter`; the row goes with the next `keep`."""
+
+    def alter(self, tokens: mx.array, batch: Batch) -> mx.array:
+        """Change proposals before they are verified; the identity here."""
+        return tokens
+
+
+class ModelDrafter(DeviceDrafter):
+    """An independent draft model.
 
     Parameters
     ----------
@@ -181,8 +214,6 @@ class ModelDrafter:
     kind : str
         Name shown in statistics.
     """
-
-    on_host = False
 
     def __init__(self, model: DraftModel, kind: str = "draft") -> None:
         self.kind = kind
@@ -195,14 +226,14 @@ class ModelDrafter:
 
     def prepare(self, prompt: Sequence[int], chunk: int, speculate: bool) -> Preparation:
         """See `Drafter`; a row that only keeps its place reads one token."""
-        return self._model.prefill(prompt if speculate else prompt[-1:], chunk)
+        return _OwnPrefill(self._model.prefill(prompt if speculate else prompt[-1:], chunk))
 
     def join(
         self, slot: int, prompt: Sequence[int], first: int, preparation: Preparation
     ) -> None:
         """See `Drafter`."""
-        assert isinstance(preparation, Prefill)
-        self._model.join(preparation)
+        assert isinstance(preparation, _OwnPrefill)
+        self._model.join(preparation.prefill)
 
     def keep(self, rows: Sequence[int]) -> None:
         """See `Drafter`."""
@@ -215,12 +246,76 @@ class ModelDrafter:
         tokens = self._model.draft(batch, plan.width, bound=plan.bound, exact=plan.exact)
         return Draft(self.alter(tokens, batch), plan.widths)
 
-    def alter(self, tokens: mx.array, batch: Batch) -> mx.array:
-        """Change proposals before they are verified; the identity here."""
-        return tokens
+    def absorb(self, check: Check, plan: Plan) -> list[mx.array]:
+        """See `Drafter`; the caches were written while drafting."""
+        return self._model.caches.state
 
-    def observe(self, slots: Sequence[int], counts: Sequence[int], tokens: Tokens) -> None:
-        """See `Drafter`; lengths live on the device."""
+
+class _OwnPrefill:
+    """A draft model reads the prompt by itself."""
+
+    def __init__(self, prefill: Prefill) -> None:
+        self.prefill = prefill
+
+    @property
+    def complete(self) -> bool:
+        return self.prefill.complete
+
+    def advance(self, target: Prefill) -> None:
+        self.prefill.advance()
+
+
+class MtpDrafter(DeviceDrafter):
+    """A multi-token-prediction head that reads the target's hidden states.
+
+    Parameters
+    ----------
+    chain : MtpChain
+        The head with a cache of its own.
+    """
+
+    kind = "mtp"
+
+    def __init__(self, chain: MtpChain) -> None:
+        self._chain = chain
+        self._speculating: set[int] = set()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the head's cache."""
+        return self._chain.caches.nbytes
+
+    def prepare(self, prompt: Sequence[int], chunk: int, speculate: bool) -> Preparation:
+        """See `Drafter`."""
+        return self._chain.prefill(prompt, speculate)
+
+    def join(
+        self, slot: int, prompt: Sequence[int], first: int, preparation: Preparation
+    ) -> None:
+        """See `Drafter`."""
+        assert isinstance(preparation, MtpPrefill)
+        self._chain.join(preparation, first)
+        if preparation.speculate:
+            self._speculating.add(slot)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """See `Drafter`."""
+        self._chain.keep(rows)
 
     def leave(self, slot: int) -> None:
-        """See `Drafter`; the row goes with the next `keep`."""
+        """See `Drafter`."""
+        self._speculating.discard(slot)
+
+    def draft(self, batch: Batch, plan: Plan) -> Draft:
+        """See `Drafter`."""
+        if plan.width == 1:
+            return Draft(None, plan.widths)
+        tokens = self._chain.draft(batch, plan.width, bound=plan.bound, exact=plan.exact)
+        return Draft(self.alter(tokens, batch), plan.widths)
+
+    def absorb(self, check: Check, plan: Plan) -> list[mx.array]:
+        """See `Drafter`; while no row speculates there is nothing to keep up with."""
+        if not self._speculating.intersection(plan.slots):
+            return []
+        self._chain.absorb(check, bound=plan.bound, exact=plan.exact)
+        return self._chain.pending()

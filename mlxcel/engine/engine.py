@@ -166,7 +166,8 @@ class Engine:
         self._arrange(plan.slots)
         plan, drafts = self._propose(plan)
         check = self.batch.verify(drafts, plan.widths, bound=plan.bound, exact=plan.exact)
-        mx.async_eval([check.packed, *self.batch.pending()])
+        absorbed = [] if self.drafter is None else self.drafter.absorb(check, plan)
+        mx.async_eval([check.packed, *self.batch.pending(), *absorbed])
         self._in_flight.append((plan, check))
         return True
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from mlxcel.config import Settings
-from mlxcel.engine.drafters import Drafter, LookupDrafter, ModelDrafter
+from mlxcel.assets import DEMO_DRAFTER
+from mlxcel.engine.drafters import Drafter, LookupDrafter, ModelDrafter, MtpDrafter
 from mlxcel.engine.engine import Engine
 from mlxcel.errors import LoadError
+from mlxcel.models.drafters.mtp import is_mtp_folder, load_mtp
+from mlxcel.models.lean import lean_modules
 from mlxcel.runtime.draft import DraftModel
 from mlxcel.runtime.loader import (
     LoadedModel,
@@ -15,6 +18,8 @@ from mlxcel.runtime.loader import (
     check_same_vocabulary,
     load_checkpoint,
 )
+from mlxcel.runtime.mtp import MtpChain
+from mlxcel.runtime.representation import detect_backend
 
 __all__ = ["build_engine", "make_drafter"]
 
@@ -32,7 +37,8 @@ def build_engine(
     target : str or Path
         Folder, hub id, GGUF file or ``"demo"``.
     drafter : str, Path or None
-        ``"lookup"``, ``"none"`` or ``None``, or a draft model as for ``target``.
+        ``"lookup"``, ``"demo"`` (the head that comes with the package), ``"none"`` or
+        ``None``, a folder made by ``mlxcel distill``, or a draft model as for ``target``.
     settings : Settings
         Limits, steps and the form of the weights.
     progress : callable, optional
@@ -60,6 +66,14 @@ def make_drafter(
         return None
     if name == "lookup":
         return LookupDrafter(settings.max_rows + 1)
+    folder = DEMO_DRAFTER if name == "demo" else Path(name)
+    if is_mtp_folder(folder):
+        head = load_mtp(folder, model.target)
+        if detect_backend() == "cpu":
+            lean_modules(head)
+        return MtpDrafter(
+            MtpChain(head, slack=settings.max_width, length_step=settings.length_step)
+        )
     draft = load_checkpoint(
         name, cache_dir=settings.cache_dir, weights=settings.weights, progress=progress
     )

@@ -55,7 +55,7 @@ class Reading:
         if not self.prefill.complete:
             self.prefill.advance()
         if self.drafting is not None and not self.drafting.complete:
-            self.drafting.advance()
+            self.drafting.advance(self.prefill)
 
     def first(self) -> Choice:
         """Choose the first output token."""

@@ -6,11 +6,13 @@ from another thread. Callers on any number of threads submit requests and read c
 
 from __future__ import annotations
 
+import atexit
 import logging
 import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TypeVar
 
 from mlxcel.engine.engine import Engine
@@ -55,11 +57,13 @@ class EngineThread:
         self._tickets: dict[int, Ticket] = {}
         self._engine: Engine | None = None
         self._closed = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser may cancel while it is held
+        self._ended = threading.Event()
         started: Future[None] = Future()
         self._thread = threading.Thread(
             target=self._run, args=(build, started), name="mlxcel-engine", daemon=True
         )
+        atexit.register(self.close)
         self._thread.start()
         started.result()
 
@@ -81,7 +85,7 @@ class EngineThread:
     def cancel(self, ticket: Ticket) -> None:
         """End a request early; its last chunk says so. Any thread."""
         request_id = ticket.request_id.result()
-        if not self._closed:
+        with suppress(EngineError):  # closed: it has ended already
             self._send(lambda: self._cancel(request_id))
 
     def call(self, function: Callable[[Engine], T]) -> T:
@@ -105,8 +109,9 @@ class EngineThread:
                 return
             self._closed = True
             self._commands.put(None)
+        atexit.unregister(self.close)
         if threading.current_thread() is not self._thread:
-            self._thread.join()
+            self._ended.wait()
 
     def _send(self, command: Command) -> None:
         with self._lock:
@@ -118,17 +123,30 @@ class EngineThread:
 
     def _run(self, build: Callable[[], Engine], started: Future[None]) -> None:
         try:
+            self._work(build, started)
+        finally:
+            self._ended.set()
+        # MLX's compile cache belongs to the thread, and its destructor takes the GIL: a thread
+        # that ends while the interpreter does aborts the process. So it sleeps instead.
+        threading.Event().wait()
+
+    def _work(self, build: Callable[[], Engine], started: Future[None]) -> None:
+        try:
             self._engine = build()
         except BaseException as error:  # noqa: BLE001 - it is the caller's
             self._closed = True
             started.set_exception(error)
             return
         started.set_result(None)
+        reason = "the engine was closed before the request ended"
         try:
             while self._serve(self._engine):
                 pass
+        except Exception as error:
+            log.exception("the engine's thread has failed")
+            reason = f"the engine has failed: {error}; load the model again"
         finally:
-            self._abandon(EngineError("the engine was closed before the request ended"))
+            self._abandon(EngineError(reason))
             self._engine = None
 
     def _serve(self, engine: Engine) -> bool:
@@ -169,7 +187,8 @@ class EngineThread:
         self._engine.cancel(request_id)
 
     def _abandon(self, error: EngineError) -> None:
-        self._closed = True
+        with self._lock:
+            self._closed = True
         while not self._commands.empty():
             command = self._commands.get()
             if command is not None:

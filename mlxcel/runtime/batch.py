@@ -30,10 +30,17 @@ class Check:
         uint32 ``(2, rows, width)``: the block that was fed, then the target's choices.
     choice : Choice
         The choices with what was asked about them.
+    hidden : mx.array
+        ``(rows, width, hidden)``, the target's final hidden states of the block.
+    start, accepted : mx.array
+        int32 ``(rows,)``: lengths before the pass, and drafts accepted in it.
     """
 
     packed: mx.array
     choice: Choice
+    hidden: mx.array
+    start: mx.array
+    accepted: mx.array
 
 
 class Batch:
@@ -146,21 +153,23 @@ class Batch:
         self.caches.frame = frame
         hidden = self.target.hidden(block, self.caches.layers)
         choice = self.sampler.choose(self.target.logits(hidden), block, frame.positions() + 1)
-        self._advance(block, choice.tokens, widths)
-        return Check(mx.stack([block, choice.tokens]), choice)
+        start = self.lengths
+        accepted = self._advance(block, choice.tokens, widths)
+        return Check(mx.stack([block, choice.tokens]), choice, hidden, start, accepted)
 
-    def _advance(self, block: mx.array, choices: mx.array, widths: Sequence[int]) -> None:
+    def _advance(self, block: mx.array, choices: mx.array, widths: Sequence[int]) -> mx.array:
+        """Move every row past its accepted drafts; return how many those are."""
         if block.shape[1] == 1:
-            taken = mx.ones((self.rows,), mx.int32)
+            accepted = mx.zeros((self.rows,), mx.int32)
             self.previous, self.bonus = self.bonus, choices[:, 0]
         else:
             accepted = count_accepted(block, choices, mx.array(list(widths), dtype=mx.int32))
-            taken = accepted + 1
             last = accepted[:, None]
             self.bonus = mx.take_along_axis(choices, last, axis=1)[:, 0]
             self.previous = mx.take_along_axis(block, last, axis=1)[:, 0]
-        self.lengths = self.lengths + taken
-        self.sampler.record(choices, taken)
+        self.lengths = self.lengths + accepted + 1
+        self.sampler.record(choices, accepted + 1)
+        return accepted
 
     def pending(self) -> list[mx.array]:
         """Arrays to be evaluated so that nothing of the state stays a graph."""

@@ -44,6 +44,13 @@ class Prefill:
         self._hidden: mx.array | None = None
 
     @property
+    def hidden(self) -> mx.array:
+        """Hidden states of the last chunk, ``(1, width, hidden)``."""
+        if self._hidden is None:
+            raise AssertionError("no chunk has been read yet")
+        return self._hidden
+
+    @property
     def complete(self) -> bool:
         """Whether the whole prompt is in the caches."""
         return self.done == self.length
@@ -59,8 +66,7 @@ class Prefill:
 
     def first(self, sampler: RowSampler) -> Choice:
         """Choose the first output token; its history is the prompt."""
-        assert self._hidden is not None
-        last = self._hidden[:, -1:]
+        last = self.hidden[:, -1:]
         choice = sampler.choose(
             self.target.logits(last),
             self._prompt[-1:][None],

@@ -79,11 +79,12 @@ def represent(
     needed = int(dense_bytes(model, wide or mx.bfloat16) * _HEADROOM)
     available = available_bytes() if free is None else free
     form, reason = _choose(weights, on_cpu, needed, available)
+    dtype = wide or _own_dtype(model)  # before float32 products of dequantizing count
     if form == "dense":
         _to_dense(model)
-    _cast(model, wide or _own_dtype(model))
-    dtype = str(wide or _own_dtype(model)).removeprefix("mlx.core.")
-    return Representation(form, dtype, reason, _parameter_bytes(model))
+    _cast(model, dtype)
+    name = str(dtype).removeprefix("mlx.core.")
+    return Representation(form, name, reason, _parameter_bytes(model))
 
 
 def _choose(weights: str, on_cpu: bool, needed: int, available: int) -> tuple[str, str]:

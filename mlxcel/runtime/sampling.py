@@ -181,13 +181,16 @@ class RowSampler:
         logits = self._adjusted(logits.astype(mx.float32), block)
         scored = logits
         if recipe.sampled:
-            scored = self._filtered(logits * self.scale) + self._noise(positions)
+            scored = self._filtered(logits * self.scale)
+            scored = scored + self._noise(positions, self._ids)
         tokens = mx.argmax(scored, axis=-1)
         if recipe.logprobs < 0:
             return Choice(tokens)
         return self._with_logprobs(logits, tokens)
 
-    def propose(self, logits: mx.array, fed: mx.array, positions: mx.array) -> mx.array:
+    def propose(
+        self, logits: mx.array, fed: mx.array, positions: mx.array, ids: mx.array | None = None
+    ) -> mx.array:
         """Choose a draft with the request's own penalties, bias, temperature and noise.
 
         Parameters
@@ -198,6 +201,8 @@ class RowSampler:
             uint32 ``(rows, n)``, the block so far: bonus token and earlier drafts.
         positions : mx.array
             int32 ``(rows, 1)``, absolute positions of the drafts.
+        ids : mx.array, optional
+            uint32 ``(n,)``: the token ids that the logits belong to, if not all.
 
         Returns
         -------
@@ -205,15 +210,16 @@ class RowSampler:
             uint32 ``(rows, 1)``.
         """
         recipe = self.recipe
-        if not (recipe.sampled or recipe.biased or recipe.penalised):
-            return mx.argmax(logits, axis=-1)
-        logits = self._adjusted(logits.astype(mx.float32), fed)
+        if recipe.biased or recipe.penalised:
+            logits = self._adjusted(logits.astype(mx.float32), fed, ids)
         if recipe.sampled:
-            logits = logits * self.scale + self._noise(positions)
-        return mx.argmax(logits, axis=-1)
+            noise = self._noise(positions, self._ids if ids is None else ids)
+            logits = logits.astype(mx.float32) * self.scale + noise
+        best = mx.argmax(logits, axis=-1)
+        return best if ids is None else ids[best]
 
-    def _noise(self, positions: mx.array) -> mx.array:
-        return gumbel(noise_keys(self.seeds, positions), self._ids) * self.drawn
+    def _noise(self, positions: mx.array, ids: mx.array) -> mx.array:
+        return gumbel(noise_keys(self.seeds, positions), ids) * self.drawn
 
     def record(self, tokens: mx.array, taken: mx.array) -> None:
         """Add emitted tokens to the history.
@@ -239,11 +245,17 @@ class RowSampler:
         grid = mx.put_along_axis(grid, at, weight[..., None], axis=2)
         return mx.cumsum(grid, axis=1)
 
-    def _adjusted(self, logits: mx.array, block: mx.array) -> mx.array:
+    def _adjusted(
+        self, logits: mx.array, block: mx.array, ids: mx.array | None = None
+    ) -> mx.array:
         """Apply penalties with the true history at every position, then bias.
 
-        ``logits`` belong to the last positions of ``block``.
+        ``logits`` belong to the last positions of ``block``, and to ``ids`` if given.
         """
+
+        def of(table: mx.array) -> mx.array:
+            return table if ids is None else mx.take(table, ids, axis=-1)
+
         if self.counts is not None and self.seen is not None:
             counts = self.counts
             width = block.shape[1]
@@ -251,12 +263,13 @@ class RowSampler:
                 inside = mx.broadcast_to(mx.arange(width)[None] > 0, block.shape)
                 added = self._added(block, inside.astype(mx.float32))
                 counts = counts + added[:, -logits.shape[1] :]
+            counts = of(counts)
             made = counts > 0
             repeated = mx.where(logits > 0, logits / self.repetition, logits * self.repetition)
-            logits = mx.where(made | self.seen, repeated, logits)
+            logits = mx.where(made | of(self.seen), repeated, logits)
             logits = logits - self.frequency * counts - self.presence * made.astype(mx.float32)
         if self.bias is not None:
-            logits = logits + self.bias
+            logits = logits + of(self.bias)
         return logits
 
     def _filtered(self, scaled: mx.array) -> mx.array:

@@ -1,0 +1,183 @@
+"""Running an MTP head beside a batch: one cache, the true pairs, and the chain of drafts.
+
+The head reads pairs of the target's hidden state at position i and the token at i + 1. A
+verify pass makes hidden states for the whole block, and its choices are the tokens after
+them, so the true pairs of every row are the block's first accepted + 1; the rest lies
+beyond the row's new length and is overwritten later. All rows therefore take one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from mlxcel.models.drafters.mtp import MTPHead
+from mlxcel.runtime.batch import Batch, Check
+from mlxcel.runtime.frame import Frame
+from mlxcel.runtime.kv_cache import SlotCache
+from mlxcel.runtime.prefill import Prefill
+
+__all__ = ["MtpChain", "MtpPrefill"]
+
+
+class MtpPrefill:
+    """The head's own pass over a prompt, chunk by chunk behind the target's."""
+
+    def __init__(
+        self, chain: MtpChain, caches: SlotCache, prompt: Sequence[int], speculate: bool
+    ) -> None:
+        self.caches = caches
+        self.speculate = speculate
+        self.length = len(prompt)
+        self.last: mx.array | None = None  # hidden state of the prompt's last token
+        self._chain = chain
+        self._tokens = mx.array(list(prompt), dtype=mx.uint32)[None]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole prompt has been read."""
+        return self.last is not None
+
+    def advance(self, target: Prefill) -> None:
+        """Take in the target's last chunk; its last pair waits for the token after it."""
+        hidden = target.hidden
+        start = target.done - hidden.shape[1]
+        pairs = min(target.done, self.length - 1) - start
+        if self.speculate and pairs > 0:
+            tokens = self._tokens[:, start + 1 : start + 1 + pairs]
+            self._chain.read(hidden[:, :pairs], tokens, Frame.exact(start, pairs), self.caches)
+            mx.async_eval(self.caches.state)
+        if target.complete:
+            self.last = hidden[:, -1:]
+
+
+class MtpChain:
+    """A head with a slot cache, and per row the state that the next draft comes from.
+
+    Parameters
+    ----------
+    head : MTPHead
+        The head of the target.
+    slack, length_step : int
+        As for the target's batch.
+    refresh : bool
+        Whether the entries of accepted drafts are computed again from the target's hidden
+        states (as EAGLE and vLLM do) or kept as the chain made them; see
+        ``docs/decisions`` for what was measured.
+    """
+
+    def __init__(
+        self, head: MTPHead, *, slack: int, length_step: int, refresh: bool = True
+    ) -> None:
+        self.head = head
+        self.refresh = refresh
+        self._slack, self._length_step = slack, length_step
+        self.clear()
+
+    def _new_caches(self) -> SlotCache:
+        return SlotCache([None], slack=self._slack, length_step=self._length_step)
+
+    def clear(self) -> None:
+        """Drop all rows."""
+        self.caches = self._new_caches()
+        self.state: mx.array | None = None
+
+    def prefill(self, prompt: Sequence[int], speculate: bool) -> MtpPrefill:
+        """Begin with a prompt; without ``speculate`` the row only keeps its place."""
+        return MtpPrefill(self, self._new_caches(), prompt, speculate)
+
+    def join(self, prefill: MtpPrefill, first: int) -> None:
+        """Add a row below the others: the pair of its last prompt token and first output."""
+        if prefill.last is None:
+            raise AssertionError("the prompt has not been read")
+        place = prefill.length - 1 if prefill.speculate else 0
+        token = mx.array([[first]], dtype=mx.uint32)
+        state = self.read(prefill.last, token, Frame.exact(place, 1), prefill.caches)
+        self.caches.append(prefill.caches)
+        self.state = state if self.state is None else mx.concatenate([self.state, state])
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keep only these rows, in this order."""
+        if not rows or self.state is None:
+            self.clear()
+            return
+        self.caches.gather(rows)
+        self.state = self.state[mx.array(list(rows), dtype=mx.int32)]
+
+    def read(
+        self, hidden: mx.array, tokens: mx.array, frame: Frame, caches: SlotCache | None = None
+    ) -> mx.array:
+        """One pass of the head over pairs; the caches take them in.
+
+        Parameters
+        ----------
+        hidden : mx.array
+            ``(rows, width, hidden)``.
+        tokens : mx.array
+            uint32 ``(rows, width)``, the token after each hidden state.
+        frame : Frame
+            Positions of the hidden states.
+        caches : SlotCache, optional
+            Another row's caches than those of the batch.
+
+        Returns
+        -------
+        mx.array
+            ``(rows, width, hidden)``: hidden states of the next pairs.
+        """
+        caches = caches or self.caches
+        caches.frame = frame
+        layer = caches.layers[0]
+        return self.head.forward(
+            self.head.fuse(hidden, tokens), layer.make_mask(frame.width), layer
+        )
+
+    def draft(self, batch: Batch, width: int, *, bound: int, exact: int | None) -> mx.array:
+        """Propose ``width - 1`` tokens for every row; see `DraftModel.draft`."""
+        if self.state is None:
+            raise AssertionError("no row has joined")
+        state, block = self.state, batch.bonus[:, None]
+        for step in range(width - 1):
+            if step:
+                start = None if exact is None else exact + step - 1
+                frame = _frame(batch.lengths + (step - 1), 1, bound, start)
+                state = self.read(state, block[:, -1:], frame)
+            positions = batch.lengths[:, None] + (step + 1)
+            tokens = batch.sampler.propose(
+                self.head.logits(state), block, positions, self.head.draft_ids
+            )
+            block = mx.concatenate([block, tokens], axis=1)
+        return block[:, 1:]
+
+    def absorb(self, check: Check, *, bound: int, exact: int | None) -> None:
+        """Take in the true pairs of a verify pass; keep each row's newest state.
+
+        Parameters
+        ----------
+        check : Check
+            The pass.
+        bound, exact
+            As for the pass.
+        """
+        hidden, tokens = check.hidden, check.choice.tokens
+        start, index = check.start, check.accepted[:, None]
+        if not self.refresh and hidden.shape[1] > 2:
+            # The chain has made all entries but the last two: the newest pair, and before
+            # it the last draft's if every draft was accepted.
+            base = mx.maximum(index - 1, 0)
+            at = base + mx.arange(2, dtype=mx.int32)[None]
+            hidden = mx.take_along_axis(hidden, at[..., None], axis=1)
+            tokens = mx.take_along_axis(tokens, at, axis=1)
+            start, index, exact = start + base[:, 0], index - base, None
+        frame = _frame(start, int(hidden.shape[1]), bound, exact)
+        states = self.read(hidden, tokens, frame)
+        self.state = mx.take_along_axis(states, index[..., None], axis=1)
+
+    def pending(self) -> list[mx.array]:
+        """Arrays to be evaluated so that nothing stays a graph."""
+        return [*self.caches.state, *([] if self.state is None else [self.state])]
+
+
+def _frame(offset: mx.array, width: int, bound: int, exact: int | None) -> Frame:
+    return Frame(offset, width, bound) if exact is None else Frame.exact(exact, width)

@@ -1,0 +1,189 @@
+"""The real checkpoint: speculative output equals classic output, in ids and in text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxcel.config import Settings
+from mlxcel.engine.drafters import ModelDrafter
+from mlxcel.engine.engine import Engine
+from mlxcel.llm import LLM
+from mlxcel.runtime.loader import load_checkpoint
+from mlxcel.types import Completion
+from tests.support.drafters import make
+
+pytestmark = [pytest.mark.demo, pytest.mark.slow]
+
+SETTINGS = Settings()
+PENALTIES = {"repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2}
+REPEATING = [
+    {
+        "role": "user",
+        "content": "Repeat this list twice: alpha beta gamma, delta epsilon zeta, alpha beta gamma.",
+    }
+]
+PICTURES = [
+    {
+        "role": "user",
+        "content": "Repeat: 👩‍👧 café 日本語 🎉🎉 naïve 👩‍👧 café 日本語 🎉🎉 naïve 👩‍👧 café",
+    }
+]
+
+
+class Both:
+    """Two engines over the same weights, on one thread: lookup, and the target itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lookup = LLM(lambda: self._build(folder))
+        self.tokenizer = self.lookup.tokenizer
+
+    @staticmethod
+    def _build(folder: Path) -> Engine:
+        model = load_checkpoint(folder, cache_dir=folder.parent)
+        return Engine(model, make("lookup", model, SETTINGS), SETTINGS)
+
+    def drafter(self, name: str) -> None:
+        """Put another drafter into the resting engine."""
+
+        def change(engine: Engine) -> None:
+            assert not engine.busy
+            engine.drafter = make(name, engine.model, SETTINGS)
+
+        self.lookup.call(change)
+
+    def classic(self, prompt: Any, **params: Any) -> Completion:
+        return self.lookup.generate(prompt, speculation="off", **params)
+
+    def twin(self, prompt: Any, width: int, **params: Any) -> Completion:
+        return self.lookup.generate(prompt, speculation="on", width=width, **params)
+
+
+@pytest.fixture(scope="module")
+def both(demo_folder: Path) -> Iterator[Both]:
+    made = Both(demo_folder)
+    yield made
+    made.lookup.close()
+
+
+@pytest.fixture
+def lookup(both: Both) -> Both:
+    both.drafter("lookup")
+    return both
+
+
+@pytest.fixture
+def itself(both: Both) -> Both:
+    both.drafter("self")
+    return both
+
+
+@pytest.mark.parametrize("penalised", [False, True], ids=["plain", "penalised"])
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
+def test_twins_with_lookup(lookup: Both, temperature: float, penalised: bool) -> None:
+    params: dict[str, Any] = {"max_tokens": 40, "temperature": temperature, "seed": 11}
+    params |= {"ignore_eos": True} | (PENALTIES if penalised else {})
+    classic = lookup.classic(REPEATING, **params)
+    for width in (4, 8):
+        twin = lookup.twin(REPEATING, width, **params)
+        assert twin.token_ids == classic.token_ids
+        assert twin.text == classic.text
+        assert twin.speculation.kind == "lookup"
+        if temperature == 0.0 and not penalised:
+            assert twin.speculation.accepted > 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_twins_with_the_target_itself(itself: Both, temperature: float) -> None:
+    params: dict[str, Any] = {"max_tokens": 41, "temperature": temperature, "seed": 11}
+    params["ignore_eos"] = True
+    classic = itself.classic(REPEATING, **params)
+    twin = itself.twin(REPEATING, 4, **params)
+    assert twin.token_ids == classic.token_ids
+    assert (twin.speculation.acceptance, twin.speculation.rounds) == (1.0, 10)
+
+
+@pytest.mark.parametrize("drafter", ["lookup", "self"])
+def test_pictures_and_letters_of_many_bytes(both: Both, drafter: str) -> None:
+    both.drafter(drafter)
+    classic = both.classic(PICTURES, max_tokens=40)
+    chunks = list(both.lookup.stream(PICTURES, max_tokens=40, width=5, speculation="on"))
+    twin = chunks[-1].completion
+    assert twin is not None
+    assert "".join(chunk.text for chunk in chunks) == twin.text == classic.text
+    assert twin.token_ids == classic.token_ids
+    assert any(ord(letter) > 0x2000 for letter in twin.text)
+    assert not any("\ufffd" in chunk.text for chunk in chunks)
+
+
+def test_a_budget_that_cuts_a_picture(itself: Both) -> None:
+    whole = itself.classic(PICTURES, max_tokens=40)
+    decode = itself.tokenizer.decode
+    cuts = [
+        count
+        for count in range(2, len(whole.token_ids))
+        if decode(list(whole.token_ids[:count])).endswith("\ufffd")
+    ]
+    assert cuts, "no character of several tokens in the answer"
+    for cut in cuts[:2]:
+        classic = itself.classic(PICTURES, max_tokens=cut)
+        twin = itself.twin(PICTURES, 5, max_tokens=cut)
+        assert len(twin.token_ids) == cut
+        assert (twin.text, twin.token_ids) == (classic.text, classic.token_ids)
+        assert twin.finish_reason == classic.finish_reason == "length"
+
+
+def test_a_stop_text_across_tokens(itself: Both) -> None:
+    whole = itself.classic(REPEATING, max_tokens=24)
+    pieces = [itself.tokenizer.decode([token]) for token in whole.token_ids]
+    middle = len("".join(pieces[:9]))
+    stop = whole.text[middle - 2 : middle + 2]
+    at = whole.text.index(stop)
+    classic = itself.classic(REPEATING, max_tokens=24, stop=stop)
+    assert classic.text == whole.text[:at]
+    for width in (2, 5, 8):
+        chunks = list(
+            itself.lookup.stream(
+                REPEATING, max_tokens=24, stop=stop, width=width, speculation="on"
+            )
+        )
+        twin = chunks[-1].completion
+        assert twin is not None
+        assert "".join(chunk.text for chunk in chunks) == twin.text == classic.text
+        assert (twin.token_ids, twin.finish_reason) == (classic.token_ids, "stop")
+        assert twin.speculation.accepted <= twin.usage.completion_tokens
+
+
+def test_a_stop_id_at_every_place_of_a_block(itself: Both) -> None:
+    whole = itself.classic(REPEATING, max_tokens=12)
+    stop = whole.token_ids[6]
+    assert stop not in whole.token_ids[:6], "the seventh token is not new"
+    for width in range(2, 9):
+        twin = itself.twin(REPEATING, width, max_tokens=12, stop_token_ids=[stop])
+        assert twin.token_ids == whole.token_ids[:7]
+        assert twin.finish_reason == "stop"
+        assert twin.usage.completion_tokens == 7
+        assert twin.speculation.emitted_from_verify == 6
+
+
+def test_logprobs_inside_a_block(itself: Both) -> None:
+    params: dict[str, Any] = {"max_tokens": 25, "logprobs": 5, "temperature": 0.7, "seed": 2}
+    classic = itself.classic(REPEATING, **params, **PENALTIES)
+    twin = itself.twin(REPEATING, 6, **params, **PENALTIES)
+    assert twin.token_ids == classic.token_ids
+    assert twin.logprobs is not None
+    assert classic.logprobs is not None
+    assert len(twin.logprobs) == len(twin.token_ids)
+    for ours, theirs, token in zip(twin.logprobs, classic.logprobs, twin.token_ids, strict=True):
+        assert ours.token_id == theirs.token_id == token
+        assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-3)
+        assert [v for _, v in ours.top] == pytest.approx([v for _, v in theirs.top], abs=1e-3)
+        assert [i for i, _ in ours.top][0] == [i for i, _ in theirs.top][0]
+        assert dict(ours.top).get(token, ours.logprob) == pytest.approx(ours.logprob, abs=1e-6)
+
+
+def test_the_drafters_here_are_what_they_say(itself: Both) -> None:
+    assert itself.lookup.call(lambda engine: isinstance(engine.drafter, ModelDrafter))

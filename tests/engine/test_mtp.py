@@ -1,0 +1,136 @@
+"""The MTP head inside the engine: exact output, and the drafts a fresh computation makes."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlxcel.config import Settings
+from mlxcel.engine.drafters import MtpDrafter
+from mlxcel.engine.engine import Engine
+from mlxcel.models.drafters.mtp import MTPHead
+from mlxcel.runtime.mtp import MtpChain
+from mlxcel.types import Request, SamplingParams
+from tests.support import tiny
+from tests.support.running import one, run
+
+PROMPT = (3, 9, 20, 7, 11, 3, 9, 20)
+SETTINGS = Settings(length_step=64, prefill_chunk=3)
+IDS = mx.array([t for t in range(tiny.VOCAB) if t % 3], dtype=mx.uint32)
+
+
+def random_head(model, ids=None):
+    head = MTPHead(model.target, ids)
+    keys = iter(mx.random.split(mx.random.key(5), 64))
+
+    def fill(value):
+        return mx.random.normal(value.shape, key=next(keys)) * 0.3 if value.ndim > 1 else value
+
+    from mlx.utils import tree_map
+
+    head.update(tree_map(fill, head.parameters()))
+    # Close to copying the target's hidden state, so that some drafts are accepted.
+    size = head.fc.weight.shape[0]
+    head.fc.weight = mx.concatenate([mx.zeros((size, size)), mx.eye(size)], axis=1)
+    head.layers[0].self_attn.o_proj.weight = head.layers[0].self_attn.o_proj.weight * 0.3
+    head.layers[0].mlp.down_proj.weight = head.layers[0].mlp.down_proj.weight * 0.1
+    return head
+
+
+class Recording(MtpDrafter):
+    """Keeps what was proposed and at which length, then swaps in scripted drafts."""
+
+    def __init__(self, chain, text, script):
+        super().__init__(chain)
+        self.seen, self.text, self.script = [], text, script
+
+    def alter(self, tokens, batch):
+        length = int(np.array(batch.lengths)[0])
+        self.seen.append((length, np.array(tokens)[0].tolist()))
+        count = tokens.shape[1]
+        right = self.script[len(self.seen) % len(self.script)]
+        known = [*self.text, *[0] * 20][length + 1 : length + 1 + count]
+        drafts = [t if at < right else (t + 1) % tiny.VOCAB for at, t in enumerate(known)]
+        return mx.array([drafts], dtype=mx.uint32)
+
+
+def chain_of(head, **options):
+    return MtpChain(head, slack=SETTINGS.max_width, length_step=SETTINGS.length_step, **options)
+
+
+def drafts_afresh(model, head, text, length, count):
+    """Drafts after ``length`` cached tokens, from nothing but the text (greedy)."""
+    tokens = mx.array([text[: length + 1]], dtype=mx.uint32)
+    hidden = model.target.body(tokens[:, :length])
+    states, after = [hidden], [tokens[:, 1:]]
+    found = []
+    for _ in range(count):
+        x = head.fuse(mx.concatenate(states, axis=1), mx.concatenate(after, axis=1))
+        state = head.forward(x, "causal", None)[:, -1:]
+        best = mx.argmax(head.logits(state), axis=-1)
+        token = best if head.draft_ids is None else head.draft_ids[best]
+        found.append(int(np.array(token)[0, 0]))
+        states.append(state)
+        after.append(token)
+    return found
+
+
+@pytest.mark.parametrize("ids", [None, IDS], ids=["all", "reduced"])
+@pytest.mark.parametrize("width", [2, 4, 7])
+def test_drafts_equal_a_fresh_computation(width, ids):
+    """After every number of accepted drafts, and with a prompt read in chunks."""
+    model = tiny.loaded(tiny.llama_model())
+    head = random_head(model, ids)
+    classic = one(Engine(model, None, SETTINGS), PROMPT, max_tokens=60)
+    text = [*PROMPT, *classic.token_ids]
+    drafter = Recording(chain_of(head), text, [3, 0, 6, 1, 5, 0, 2, 4])
+    completion = one(Engine(model, drafter, SETTINGS), PROMPT, width, max_tokens=60)
+    assert completion.token_ids == classic.token_ids
+    assert completion.speculation.accepted > 0
+    checked = 0
+    for length, proposed in drafter.seen:
+        if length + 1 <= len(text):  # else the round after the end, in flight when it came
+            assert proposed == drafts_afresh(model, head, text, length, len(proposed)), length
+            checked += 1
+    assert checked >= completion.speculation.rounds - 2
+
+
+@pytest.mark.parametrize("refresh", [True, False], ids=["refresh", "keep"])
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
+@pytest.mark.parametrize("penalised", [False, True])
+def test_twin(temperature, penalised, refresh):
+    model = tiny.loaded(tiny.llama_model())
+    extra = {"repetition_penalty": 1.2, "frequency_penalty": 0.3} if penalised else {}
+    params = {"max_tokens": 60, "temperature": temperature, "seed": 5, **extra}
+    classic = one(Engine(model, None, SETTINGS), PROMPT, **params)
+    head = random_head(model, IDS)
+    for width in (2, 5, 8):
+        engine = Engine(model, MtpDrafter(chain_of(head, refresh=refresh)), SETTINGS)
+        assert one(engine, PROMPT, width, **params).token_ids == classic.token_ids
+    sampling = SamplingParams(**params)
+    requests = [
+        Request(prompt_ids=PROMPT[skip:], params=sampling, width=width, speculation=mode)
+        for skip, width, mode in [(0, 3, "on"), (3, 8, "on"), (7, None, "off"), (1, 5, "auto")]
+    ]
+    engine = Engine(model, MtpDrafter(chain_of(head, refresh=refresh)), SETTINGS)
+    for request, twin in zip(requests, run(engine, *requests), strict=True):
+        solo = Request(prompt_ids=request.prompt_ids, params=sampling)
+        alone = run(Engine(model, None, SETTINGS), solo)
+        assert twin.token_ids == alone[0].token_ids
+
+
+def test_accepts_inside_a_batch_what_it_accepts_alone():
+    """Joining, leaving and a narrow neighbour do not touch a row's own entries."""
+    model = tiny.loaded(tiny.llama_model())
+    head = random_head(model)
+    requests = [
+        Request(prompt_ids=PROMPT[skip:], params=SamplingParams(max_tokens=tokens), width=width)
+        for skip, tokens, width in [(0, 50, 4), (2, 20, 2), (4, 35, 7)]
+    ]
+    engine = Engine(model, MtpDrafter(chain_of(head)), SETTINGS)
+    for request, together in zip(requests, run(engine, *requests), strict=True):
+        alone = run(Engine(model, MtpDrafter(chain_of(head)), SETTINGS), request)[0]
+        assert together.token_ids == alone.token_ids
+        assert together.speculation.accepted == alone.speculation.accepted
+        assert together.speculation.rounds == alone.speculation.rounds

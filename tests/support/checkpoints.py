@@ -1,0 +1,105 @@
+"""Tiny checkpoint folders in the layout that mlx-lm writes, with a byte-level tokenizer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from tests.support import tiny
+from tests.support.gguf_files import byte_letters
+
+MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "hello"), ("a", "b")]
+SPECIAL = ["<|end|>", "<|turn|>"]
+TEMPLATE = (
+    "{% for m in messages %}{% if m['role'] == 'nobody' %}{{ raise_exception('no such role') }}"
+    "{% endif %}<|turn|>{{ m['role'] }}\n{{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|turn|>{% endif %}"
+)
+GROUP = 32
+
+
+def vocabulary(*, permute: bool = False, drop: int = 0) -> dict[str, int]:
+    """Token texts and their ids: two special ones, 256 bytes, then the merges."""
+    texts = [*SPECIAL, *byte_letters(), *("".join(pair) for pair in MERGES)]
+    if drop:
+        texts = texts[:-drop]
+    if permute:
+        texts[10], texts[11] = texts[11], texts[10]
+    return {text: token for token, text in enumerate(texts)}
+
+
+def write_tiny_llama(
+    folder: Path,
+    *,
+    seed: int = 0,
+    vocab_extra: int = 0,
+    permute: bool = False,
+    bits: int | None = None,
+    template: bool = True,
+) -> Path:
+    """Write a random llama of two layers.
+
+    Parameters
+    ----------
+    folder : Path
+        Made if it is not there.
+    seed : int
+        Of the weights.
+    vocab_extra : int
+        Padding rows of the embedding that no token has; a negative number leaves out so
+        many of the last tokens instead.
+    permute : bool
+        Swap the ids of two tokens.
+    bits : int, optional
+        Quantize to so many bits, affine, groups of 32.
+    template : bool
+        Whether there is a chat template.
+
+    Returns
+    -------
+    Path
+        The folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    vocab = vocabulary(permute=permute, drop=max(-vocab_extra, 0))
+    rows = len(vocab) + max(vocab_extra, 0)
+    config = {
+        "model_type": "llama",
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "intermediate_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": rows,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": True,
+        "eos_token_id": vocab[SPECIAL[0]],
+    }
+    model = tiny.llama_model(seed=seed, vocab=rows)
+    if bits is not None:
+        nn.quantize(model, group_size=GROUP, bits=bits)
+        config["quantization"] = {"group_size": GROUP, "bits": bits}
+    weights = dict(tree_flatten(model.parameters()))
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
+    (folder / "config.json").write_text(json.dumps(config))
+    _write_tokenizer(folder, vocab, template)
+    return folder
+
+
+def _write_tokenizer(folder: Path, vocab: dict[str, int], template: bool) -> None:
+    merges = [pair for pair in MERGES if "".join(pair) in vocab]
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(SPECIAL)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SPECIAL[0]}
+    if template:
+        config["chat_template"] = TEMPLATE
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
