@@ -12,13 +12,12 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
 from mlxcel.errors import ConfigError
 
-__all__ = ["Settings", "environment_table", "parse_bool", "parse_size"]
+__all__ = ["Settings", "environment_table", "parse_bool"]
 
 _Check = Callable[[str, Any], Any]
 
@@ -27,9 +26,6 @@ FALSE = ("false", "0", "no", "off")
 PREFIX = "MLXCEL_"
 BUILD_VARIABLES = {"MLXCEL_BUILD": "Kinds of build, read by `setup.py` only."}
 
-_UNITS = {"": 1, "b": 1}
-_UNITS |= {f"{unit}b": 1000 ** (n + 1) for n, unit in enumerate("kmgt")}
-_UNITS |= {f"{unit}ib": 1024 ** (n + 1) for n, unit in enumerate("kmgt")}
 
 
 def parse_bool(name: str, text: str) -> bool:
@@ -51,27 +47,6 @@ def parse_bool(name: str, text: str) -> bool:
     if word not in TRUE + FALSE:
         raise ConfigError(f"{name}={text!r}: use one of {', '.join(TRUE + FALSE)}", param=name)
     return word in TRUE
-
-
-def parse_size(name: str, text: str) -> int:
-    """Read a size in bytes, such as ``"8GiB"``, ``"500MB"`` or ``"1048576"``.
-
-    Parameters
-    ----------
-    name : str
-        Variable, for the message.
-    text : str
-        A number, then B, kB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (of 1024).
-
-    Raises
-    ------
-    ConfigError
-        Not such a size.
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower(), re.ASCII)
-    if not found or found[2] not in _UNITS:
-        raise ConfigError(f"{name}={text!r}: use bytes or a size such as 8GiB or 500MB", param=name)
-    return int(Decimal(found[1]) * _UNITS[found[2]])
 
 
 def _parse_int(name: str, text: str) -> int:
@@ -168,10 +143,8 @@ class Settings:
         Tokens of a prompt per pass.
     length_step : int
         Tokens by which cache buffers grow.
-    memory_limit_bytes : int
-        Bytes that weights and caches may take; 0: no limit of our own.
-    compile_step : bool
-        Whether the decode step is compiled.
+    lean_modules : bool
+        Whether norms and rotations are replaced by cheaper forms on the CPU backend.
 
     Raises
     ------
@@ -235,18 +208,11 @@ class Settings:
         "Tokens by which cache buffers grow, 1 to 65536.",
         check=_whole(1, 65536, "tokens"),
     )
-    memory_limit_bytes: int = _setting(
-        0,
-        "Memory that weights and caches may take, such as `8GiB` or `500MB`; 0 sets no limit.",
-        check=_whole(0, 2**60, "bytes"),
-        env="MLXCEL_MEMORY_LIMIT",
-        parse=parse_size,
-    )
-    compile_step: bool = _setting(
+    lean_modules: bool = _setting(
         True,
-        "Compile the decode step (`true` or `false`).",
+        "Replace norms and rotations by cheaper forms on the CPU backend (`true` or `false`).",
         check=_flag,
-        env="MLXCEL_COMPILE",
+        env="MLXCEL_LEAN",
         parse=parse_bool,
     )
 

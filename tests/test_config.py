@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mlxcel.config import Settings, environment_table, parse_bool, parse_size
+from mlxcel.config import Settings, environment_table, parse_bool
 from mlxcel.errors import ConfigError
 from mlxcel.hardware import blas
 
@@ -20,8 +20,7 @@ def test_defaults() -> None:
     assert settings.weights == "auto"
     assert (settings.max_rows, settings.max_width, settings.default_width) == (8, 16, 4)
     assert (settings.prefill_chunk, settings.length_step) == (512, 256)
-    assert settings.memory_limit_bytes == 0
-    assert settings.compile_step is True
+    assert settings.lean_modules is True
     assert settings.cache_dir == Path.home() / ".cache" / "mlxcel"
 
 
@@ -48,8 +47,7 @@ def test_every_variable_is_read() -> None:
         "MLXCEL_MAX_ROWS": "2",
         "MLXCEL_DRAFT_WIDTH": "6",
         "MLXCEL_PREFILL_CHUNK": "128",
-        "MLXCEL_MEMORY_LIMIT": "8GiB",
-        "MLXCEL_COMPILE": "No",
+        "MLXCEL_LEAN": "No",
     }
     assert environ.keys() == VARIABLES
     assert Settings.from_env(environ) == Settings(
@@ -59,41 +57,26 @@ def test_every_variable_is_read() -> None:
         max_rows=2,
         default_width=6,
         prefill_chunk=128,
-        memory_limit_bytes=8 << 30,
-        compile_step=False,
+        lean_modules=False,
     )
 
 
 @pytest.mark.parametrize("text", ["true", "1", "yes", "on", " TRUE ", "Yes"])
 def test_true(text: str) -> None:
-    assert parse_bool("MLXCEL_COMPILE", text) is True
+    assert parse_bool("MLXCEL_LEAN", text) is True
 
 
 @pytest.mark.parametrize("text", ["false", "0", "no", "off", "OFF", " False\n"])
 def test_false(text: str) -> None:
-    assert parse_bool("MLXCEL_COMPILE", text) is False
+    assert parse_bool("MLXCEL_LEAN", text) is False
 
 
 @pytest.mark.parametrize("text", ["", " ", "2", "y", "enabled", "offf", "none"])
 def test_a_boolean_it_does_not_know_is_refused(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Settings.from_env({"MLXCEL_COMPILE": text})
-    assert "MLXCEL_COMPILE" in str(caught.value)
+        Settings.from_env({"MLXCEL_LEAN": text})
+    assert "MLXCEL_LEAN" in str(caught.value)
     assert repr(text) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("0", 0), ("1024", 1024), ("8GiB", 8 << 30), ("500MB", 500_000_000), ("1.5 kib", 1536)],
-)
-def test_sizes(text: str, size: int) -> None:
-    assert parse_size("MLXCEL_MEMORY_LIMIT", text) == size
-
-
-@pytest.mark.parametrize("text", ["", "8G", "-1", "GiB", "1e9", "8 GiB free", "٣MB"])
-def test_a_size_it_does_not_know_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="MLXCEL_MEMORY_LIMIT"):
-        parse_size("MLXCEL_MEMORY_LIMIT", text)
 
 
 @pytest.mark.parametrize(
@@ -113,9 +96,8 @@ def test_a_size_it_does_not_know_is_refused(text: str) -> None:
         ("default_width", 0),
         ("prefill_chunk", -1),
         ("length_step", 0),
-        ("memory_limit_bytes", -1),
-        ("compile_step", 1),
-        ("compile_step", "false"),
+        ("lean_modules", 1),
+        ("lean_modules", "false"),
     ],
 )
 def test_a_bad_value_is_refused_by_name(field: str, value: Any) -> None:

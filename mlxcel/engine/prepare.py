@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mlxcel.config import Settings
 from mlxcel.assets import DEMO_DRAFTER
+from mlxcel.config import Settings
 from mlxcel.engine.drafters import Drafter, LookupDrafter, ModelDrafter, MtpDrafter
 from mlxcel.engine.engine import Engine
 from mlxcel.errors import LoadError
@@ -49,9 +49,7 @@ def build_engine(
     LoadError
         Names the file and what is wrong.
     """
-    model = load_checkpoint(
-        target, cache_dir=settings.cache_dir, weights=settings.weights, progress=progress
-    )
+    model = _load(target, settings, progress)
     return Engine(model, make_drafter(drafter, model, settings, progress), settings)
 
 
@@ -69,14 +67,12 @@ def make_drafter(
     folder = DEMO_DRAFTER if name == "demo" else Path(name)
     if is_mtp_folder(folder):
         head = load_mtp(folder, model.target)
-        if detect_backend() == "cpu":
+        if settings.lean_modules and detect_backend() == "cpu":
             lean_modules(head)
         return MtpDrafter(
             MtpChain(head, slack=settings.max_width, length_step=settings.length_step)
         )
-    draft = load_checkpoint(
-        name, cache_dir=settings.cache_dir, weights=settings.weights, progress=progress
-    )
+    draft = _load(name, settings, progress)
     check_same_vocabulary(model, draft)
     if draft.target.layout.windows is None:
         raise LoadError(
@@ -84,3 +80,13 @@ def make_drafter(
         )
     chain = DraftModel(draft.target, slack=settings.max_width, length_step=settings.length_step)
     return ModelDrafter(chain)
+
+
+def _load(name: str | Path, settings: Settings, progress: Progress | None) -> LoadedModel:
+    return load_checkpoint(
+        name,
+        cache_dir=settings.cache_dir,
+        weights=settings.weights,
+        lean=settings.lean_modules,
+        progress=progress,
+    )

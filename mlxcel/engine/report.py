@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from mlxcel._fast import SlotTable
@@ -60,15 +62,17 @@ def spec_stats(
     reason = decision.reason
     prefill = max(began - state.prefill_began, 0.0) if began else 0.0
     decode = max(now - began, 0.0) if began else 0.0
+    base = SpecStats(
+        kind=decision.kind,
+        ran=False,
+        reason=reason,
+        width_requested=decision.width,
+        prefill_seconds=prefill,
+        decode_seconds=decode,
+    )
     if table is None:
-        return SpecStats(
-            kind=decision.kind,
-            ran=False,
-            reason="the output ended before the first round" if decision.run else reason,
-            width_requested=decision.width,
-            prefill_seconds=prefill,
-            decode_seconds=decode,
-        )
+        early = "the output ended before the first round"
+        return replace(base, reason=early) if decision.run else base
     counters = table.stats(state.slot)
     proposed, accepted = list(counters["proposed"]), list(counters["accepted"])
     if last is not None and taken < last.count:
@@ -77,8 +81,8 @@ def spec_stats(
     deepest = max((at + 1 for at, count in enumerate(proposed) if count), default=0)
     if decision.run and not deepest:
         reason = "the drafter had nothing to propose"
-    return SpecStats(
-        kind=decision.kind,
+    return replace(
+        base,
         ran=bool(deepest),
         reason=reason,
         rounds=counters["rounds"],
@@ -87,11 +91,8 @@ def spec_stats(
         emitted_from_verify=max(len(state.token_ids) - 1, 0),
         proposed_by_position=tuple(proposed[:deepest]),
         accepted_by_position=tuple(accepted[:deepest]),
-        width_requested=decision.width,
         width_min=counters["width_min"],
         width_max=counters["width_max"],
-        prefill_seconds=prefill,
-        decode_seconds=decode,
     )
 
 

@@ -44,6 +44,7 @@ def load_checkpoint(
     *,
     cache_dir: Path,
     weights: str = "auto",
+    lean: bool = True,
     progress: Progress | None = None,
 ) -> LoadedModel:
     """Load a model and its tokenizer on this thread, which must also run it.
@@ -56,6 +57,8 @@ def load_checkpoint(
         Where converted checkpoints are kept.
     weights : {"auto", "stored", "dense"}
         See `represent`.
+    lean : bool
+        Whether to take the cheaper norms and rotations on the CPU backend.
     progress : callable, optional
         Called with a label, the amount done and the total.
 
@@ -71,7 +74,7 @@ def load_checkpoint(
     except (ValueError, KeyError, TypeError, FileNotFoundError, RuntimeError) as error:
         raise LoadError(f"{checkpoint.path}: {error}") from error
     representation = represent(model, weights)
-    if detect_backend() == "cpu":
+    if lean and detect_backend() == "cpu":
         lean_modules(model)
     try:
         eos = config.get("eos_token_id")

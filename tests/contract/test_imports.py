@@ -47,7 +47,8 @@ TABLE = {
         "mlx mlx_lm numpy gguf huggingface_hub safetensors tokenizers transformers",
     ),
     "mlxcel.engine": Row(
-        f"{BASE} mlxcel.decide mlxcel._fast mlxcel.hardware mlxcel.models mlxcel.runtime",
+        f"{BASE} mlxcel.assets mlxcel.decide mlxcel._fast mlxcel.hardware mlxcel.models "
+        "mlxcel.runtime",
         "mlx numpy",
     ),
     "mlxcel.bench": Row(
