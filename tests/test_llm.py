@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -266,6 +269,27 @@ def test_closing_ends_those_that_wait() -> None:
     for thread, results in running:
         thread.join(30)
         assert isinstance(results[0], EngineError)
+
+
+@pytest.mark.parametrize("last", ["pass", "llm.close()", "raise SystemExit(3)"])
+def test_a_process_ends_well_in_the_middle_of_a_stream(tmp_path: Path, last: str) -> None:
+    folder = write_tiny_llama(tmp_path / "tiny")
+    script = (
+        "import mlxcel\n"
+        f"llm = mlxcel.load({str(folder)!r}, 'lookup')\n"
+        "chunks = llm.stream('hello', max_tokens=4000, ignore_eos=True)\n"
+        "next(chunks)\n"
+        f"{last}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONPATH": str(Path(mlxcel.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (3 if "raise" in last else 0, "")
 
 
 def test_use_after_close() -> None:

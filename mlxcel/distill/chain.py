@@ -17,6 +17,8 @@ from mlxcel.models.drafters.mtp import MTPHead
 
 __all__ = ["Chain"]
 
+ALIGNED = 8  # columns; GPU products are several times slower on rows at odd addresses
+
 
 class Chain:
     """One text's chains; call `step` once per draft.
@@ -89,10 +91,11 @@ class Chain:
             mx.sum(grouped * keys[:, :, None], axis=-1, keepdims=True) for keys in self._keys[1:]
         ]
         if own:
-            scores = mx.concatenate([scores, *own], axis=-1)
-        weights = mx.softmax(scores, axis=-1, precise=True)
-        true = weights[..., :starts].reshape(rows, kv_heads, group * starts, starts)
+            rest = mx.broadcast_to(hidden, (*scores.shape[:-1], -len(own) % ALIGNED))
+            scores = mx.concatenate([scores, *own, rest], axis=-1)
+        true, apart = mx.split(mx.softmax(scores, axis=-1, precise=True), [starts], axis=-1)
+        true = true.reshape(rows, kv_heads, group * starts, starts)
         out = (true @ self._values[0]).reshape(grouped.shape)
         for k, values in enumerate(self._values[1:]):
-            out = out + weights[..., starts + k : starts + k + 1] * values[:, :, None]
+            out = out + apart[..., k : k + 1] * values[:, :, None]
         return out

@@ -14,6 +14,8 @@ import mlx.core as mx
 
 __all__ = ["LossSpec", "unrolled_loss"]
 
+FIGURE_ROWS = 2  # figures are for the eye; passes over all logits cost time
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSpec:
@@ -46,8 +48,9 @@ def unrolled_loss(
     Parameters
     ----------
     outputs : sequence of mx.array
-        Per step ``(rows, length - 1, hidden)`` from `Chain.step`; start i of step k predicts
-        the token at i + k + 2, whose distribution comes from the target's hidden state i + k + 1.
+        Per step ``(rows, length, hidden)`` from `Chain.step`; start i of step k predicts the
+        token at i + k + 2, whose distribution comes from the target's hidden state i + k + 1.
+        Starts for which there is no such token do not count.
     hidden : mx.array
         The target's, ``(rows, length, hidden)``.
     weights : mx.array
@@ -60,11 +63,15 @@ def unrolled_loss(
     mx.array
         Scalar whose gradient is the loss's; its value means nothing.
     mx.array
-        float32 ``(2, steps)``: loss and agreement of each step, on the first chunk.
+        float32 ``(2, steps)``: loss and agreement of each step, on the first rows.
     """
     rows = output_rows.astype(spec.dtype)
-    hidden, fixed = hidden.astype(spec.dtype), [mx.stop_gradient(y) for y in outputs]
-    length = int(hidden.shape[1])
+    hidden = hidden.astype(spec.dtype)
+    places = mx.arange(int(hidden.shape[1]))
+    labels = mx.where(places + 1 < len(places), mx.roll(weights, -1, axis=1), 0.0)
+    # Moved to the place of the hidden state that knows better, all products have whole rows.
+    moved = [mx.roll(y, k + 1, axis=1) for k, y in enumerate(outputs)]
+    factors = [mx.where(places > k, labels, 0.0) for k in range(len(outputs))]
     total = mx.maximum(mx.sum(weights[:, 2:]), 1.0)
     surrogate = mx.array(0.0)
     figures: list[mx.array] = []
@@ -72,19 +79,14 @@ def unrolled_loss(
         part = slice(begin, begin + spec.chunk)
         wanted = hidden[part] @ rows.T  # (chunk, length, n)
         goal = mx.softmax(wanted, axis=-1, precise=True)
-        for k, output in enumerate(outputs):
-            count = length - 2 - k
-            if count < 1:
-                continue
-            given = fixed[k][part, :count].astype(spec.dtype) @ rows.T
-            weight = weights[part, k + 2 :]
-            slope = mx.softmax(given, axis=-1, precise=True) - goal[:, k + 1 : k + 1 + count]
-            slope = (slope * weight[..., None].astype(spec.dtype)) @ rows
-            slope = mx.stop_gradient(slope).astype(mx.float32) * (spec.decay**k / total)
-            surrogate = surrogate + mx.sum(output[part, :count].astype(mx.float32) * slope)
+        for k, output in enumerate(moved):
+            given = mx.stop_gradient(output[part]).astype(spec.dtype) @ rows.T
+            slope = (mx.softmax(given, axis=-1, precise=True) - goal) @ rows
+            slope = slope.astype(mx.float32) * (factors[k][part] * (spec.decay**k / total))[..., None]
+            surrogate = surrogate + mx.sum(output[part].astype(mx.float32) * slope)
             if begin == 0:
-                clipped = slice(k + 1, k + 1 + count)
-                figures.append(_figures(given, wanted[:, clipped], goal[:, clipped], weight))
+                seen = (x[:FIGURE_ROWS] for x in (given, wanted, goal, factors[k]))
+                figures.append(_figures(*seen))
     return surrogate, mx.stack(figures, axis=1)
 
 

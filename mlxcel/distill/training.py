@@ -200,15 +200,10 @@ class Trainer:
         cast = [(name, value.astype(self.spec.dtype)) for name, value in params.items()]
         self.head.update(tree_unflatten(cast))
         chain, outputs = Chain(self.head), []
-        state = hidden[:, :-1].astype(self.spec.dtype)
-        width = int(tokens.shape[1])
+        state = hidden.astype(self.spec.dtype)
         for k in range(self.spec.unroll):
-            fed = tokens[:, 1 + k :]
-            if k:
-                fed = mx.concatenate([fed, tokens[:, :k]], axis=1)  # past the end: weight 0
-            state = chain.step(state, fed)
+            state = chain.step(state, mx.roll(tokens, -(k + 1), axis=1))  # past the end: weight 0
             outputs.append(state)
-        assert int(outputs[-1].shape[1]) == width - 1
         return unrolled_loss(outputs, hidden, weights, rows, self.spec.loss)
 
     def _update(

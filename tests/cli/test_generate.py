@@ -172,7 +172,7 @@ def test_a_whole_process(folder: Path) -> None:
 
 
 def test_a_process_with_bad_input(folder: Path, tmp_path: Path) -> None:
-    for args in (("-m", str(tmp_path / "none"), "-p", "x"), ("-m", str(folder), "-p", "")):
+    for args in (("-m", str(tmp_path / "none"), "-p", "x"), ("-m", str(folder), "--raw", "-p", "")):
         done = run(*args)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.count("\n") == 1
