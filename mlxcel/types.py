@@ -7,7 +7,7 @@ bad one. Nothing here imports mlx.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
@@ -113,7 +113,9 @@ class SamplingParams:
         if self.logprobs is not None:
             _integer("logprobs", self.logprobs, 0, MAX_TOP_LOGPROBS)
         if not isinstance(self.ignore_eos, bool):
-            raise RequestError(f"ignore_eos must be true or false, got {self.ignore_eos!r}")
+            raise RequestError(
+                f"ignore_eos must be true or false, got {self.ignore_eos!r}", param="ignore_eos"
+            )
         self._check_bias()
         self._check_stops()
 
@@ -129,6 +131,10 @@ class SamplingParams:
         object.__setattr__(self, "logit_bias", MappingProxyType(bias))
 
     def _check_stops(self) -> None:
+        for name in ("stop", "stop_token_ids"):
+            value = getattr(self, name)
+            if not isinstance(value, Iterable):
+                raise RequestError(f"{name} must be a list, got {value!r}", param=name)
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         for text in stop:
             if not isinstance(text, str) or not text:

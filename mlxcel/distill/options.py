@@ -53,6 +53,8 @@ class Options:
         Time between two checkpoints of the training.
     block_width : int
         Width recorded as the one the head is meant for.
+    compiled : bool or None
+        Whether the training step is compiled; ``None`` decides by backend.
     """
 
     target: str
@@ -74,6 +76,7 @@ class Options:
     adam_lr: float = 2e-3
     checkpoint_seconds: float = 30.0
     block_width: int = 4
+    compiled: bool | None = None
 
     def __post_init__(self) -> None:
         if self.minutes is None and self.steps is None:
@@ -92,7 +95,8 @@ class Options:
     def recorded(self) -> dict[str, Any]:
         """Everything that decides the text and the weights, for files and comparisons."""
         kept = asdict(self)
-        for name in ("out", "checkpoint_seconds", "eval_tokens", "eval_prompts", "block_width"):
+        for name in ("out", "checkpoint_seconds", "eval_tokens", "eval_prompts", "block_width",
+                     "compiled"):  # fmt: skip
             del kept[name]
         kept["prompts"] = None if self.prompts is None else self.prompts.name
         return kept

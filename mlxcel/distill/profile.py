@@ -41,8 +41,6 @@ def profile(model: LoadedModel, options: Options, steps: int) -> Iterator[str]:
     backend = detect_backend()
     sizes = plan(model.target, options, backend, device_bytes(backend))
     yield sizes.sentence()
-    yield from _writing(model, options, sizes.rows, steps)
-    mx.clear_cache()
     rng = np.random.default_rng(0)
     shape = (2 * sizes.train_rows, options.length)
     tokens = rng.integers(0, model.target.vocab_size, shape).astype(np.uint32)
@@ -53,20 +51,22 @@ def profile(model: LoadedModel, options: Options, steps: int) -> Iterator[str]:
     spec = make_spec(options, sizes, backend, {})
     trainer = Trainer(head, model.target, batches, spec, Path("unused"))
     mx.reset_peak_memory()
-    times = []
-    for _ in range(steps + 3):
+    for step in range(steps + 3):
         began = time.perf_counter()
         mx.eval(trainer.advance(0.5))
-        times.append(1000 * (time.perf_counter() - began))
+        yield f"training step {step}: {1000 * (time.perf_counter() - began):.1f} ms"
     began = time.perf_counter()
     for _ in range(steps):
         figures = trainer.advance(0.5)
     mx.eval(figures, trainer.params, trainer.state)
     piped = 1000 * (time.perf_counter() - began) / steps
     yield (
-        f"training, {sizes.train_rows} x {options.length}: first steps {_list(times[:3])} ms, then "
-        f"{_list(times[3:])} ms waited for, {piped:.1f} ms pipelined; peak {_peak()}"
+        f"training, {sizes.train_rows} x {options.length}: {piped:.1f} ms a step, pipelined; "
+        f"peak {_peak()}"
     )
+    del trainer, batches, figures
+    mx.clear_cache()
+    yield from _writing(model, options, sizes.rows, steps)
 
 
 def _writing(model: LoadedModel, options: Options, rows: int, steps: int) -> Iterator[str]:

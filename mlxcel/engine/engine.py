@@ -334,7 +334,8 @@ class Engine:
         states = [*scheduler.running.values(), scheduler.prefilling, *scheduler.waiting]
         for state in [state for state in states if state is not None]:
             self._finish_outside(state, "error", f"a round failed: {error}")
-        scheduler.running.clear()
+        for state in list(scheduler.running.values()):
+            scheduler.release(state)
         scheduler.waiting.clear()
         scheduler.prefilling = self._reading = None
         self._clear_rows()
