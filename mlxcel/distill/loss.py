@@ -82,7 +82,8 @@ def unrolled_loss(
         for k, output in enumerate(moved):
             given = mx.stop_gradient(output[part]).astype(spec.dtype) @ rows.T
             slope = (mx.softmax(given, axis=-1, precise=True) - goal) @ rows
-            slope = slope.astype(mx.float32) * (factors[k][part] * (spec.decay**k / total))[..., None]
+            share = (factors[k][part] * (spec.decay**k / total))[..., None]
+            slope = slope.astype(mx.float32) * share
             surrogate = surrogate + mx.sum(output[part].astype(mx.float32) * slope)
             if begin == 0:
                 seen = (x[:FIGURE_ROWS] for x in (given, wanted, goal, factors[k]))
