@@ -35,6 +35,7 @@ import mlx.core as mx
 from mlx_lm import load
 from mlx_lm.generate import stream_generate
 model, tokenizer = load(sys.argv[1])
+tokenizer.eos_token_ids = set()
 prompt, tokens = json.loads(sys.argv[2]), int(sys.argv[3])
 ids, began = [], None
 for response in stream_generate(model, tokenizer, prompt, max_tokens=tokens):
