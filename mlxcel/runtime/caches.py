@@ -11,8 +11,11 @@ from mlxcel.errors import EngineError
 from mlxcel.models.target import Target
 from mlxcel.runtime.frame import Frame
 from mlxcel.runtime.kv_cache import SlotCache
+from mlxcel.runtime.representation import detect_backend
 
-__all__ = ["Caches", "NativeCache", "new_caches"]
+__all__ = ["Caches", "NativeCache", "new_caches", "slot_cache"]
+
+_CPU_SPAN = 16
 
 
 class Caches(Protocol):
@@ -92,4 +95,14 @@ def new_caches(target: Target, *, slack: int, length_step: int) -> Caches:
     windows = target.layout.windows
     if windows is None:
         return NativeCache(target)
-    return SlotCache(windows, slack=slack, length_step=length_step)
+    return slot_cache(windows, slack=slack, length_step=length_step)
+
+
+def slot_cache(windows: Sequence[int | None], *, slack: int, length_step: int) -> SlotCache:
+    """Make slot caches with the steps that this backend is fast with.
+
+    A new shape costs a graph capture on a GPU and nothing on the CPU backend, where
+    attention over columns that are masked out costs as much as over others.
+    """
+    span = _CPU_SPAN if detect_backend() == "cpu" else length_step
+    return SlotCache(windows, slack=slack, length_step=length_step, span_step=span)

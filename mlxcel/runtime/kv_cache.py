@@ -71,8 +71,7 @@ class _Layer:
 
     def _reserve(self, keys: mx.array, values: mx.array, positions: int) -> None:
         """Make room for ``positions`` positions, by whole steps."""
-        step = self._cache.length_step
-        capacity = -(-positions // step) * step
+        capacity = self._rounded(positions)
         if self.ring is not None:
             capacity = min(capacity, self.ring)
         if self.keys is None or self.values is None:
@@ -87,6 +86,10 @@ class _Layer:
         if self.keys is None or self.values is None:
             raise AssertionError("the layer has no buffers yet")
         return self.keys, self.values
+
+    def _rounded(self, positions: int) -> int:
+        step = self._cache.length_step
+        return -(-positions // step) * step
 
     def _write(self, keys: mx.array, values: mx.array, frame: Frame) -> None:
         held_keys, held_values = self._held()
@@ -104,15 +107,15 @@ class _Layer:
 
     def _fetch(self, frame: Frame) -> tuple[mx.array, mx.array]:
         keys, values = self._held()
-        columns = self._columns(frame)
+        columns = self._visible_columns(frame)
         return keys[:, :, :columns], values[:, :, :columns]
 
-    def _columns(self, frame: Frame) -> int:
-        """Leading columns of the buffer that this pass can see."""
+    def _span(self, frame: Frame) -> int:
+        """Columns up to the end of the block; rounded up where only a bound is known."""
         if frame.is_exact:
-            return min(frame.bound, self.capacity)
-        step = self._cache.length_step
-        return min(-(-frame.bound // step) * step, self.capacity)
+            return frame.bound
+        step = self._cache.span_step
+        return min(-(-frame.bound // step) * step, self._rounded(frame.bound))
 
     def make_mask(
         self, n: int, return_array: bool = False, window_size: int | None = None
@@ -137,8 +140,7 @@ class _Layer:
 
     def _visible_columns(self, frame: Frame) -> int:
         """Columns that ``update_and_fetch`` of this pass will return."""
-        step = self._cache.length_step
-        span = frame.bound if frame.is_exact else -(-frame.bound // step) * step
+        span = self._span(frame)
         return span if self.ring is None else min(span, self.ring)
 
 
@@ -242,11 +244,22 @@ class SlotCache:
         Largest block that may be rejected, in tokens.
     length_step : int
         Buffers grow by this many positions.
+    span_step : int, optional
+        Attention sees a multiple of this many positions where lengths are on the device;
+        ``length_step`` by default. Small steps save work, large ones keep shapes few.
     """
 
-    def __init__(self, windows: Sequence[int | None], *, slack: int, length_step: int) -> None:
+    def __init__(
+        self,
+        windows: Sequence[int | None],
+        *,
+        slack: int,
+        length_step: int,
+        span_step: int | None = None,
+    ) -> None:
         self.slack = slack
         self.length_step = length_step
+        self.span_step = min(span_step or length_step, length_step)
         self.frame = Frame.exact(0, 0)
         self.layers: list[Any] = [
             FullLayer(self) if window is None else SlidingLayer(self, window) for window in windows

@@ -14,6 +14,7 @@ import mlx.core as mx
 
 from mlxcel.models.drafters.mtp import MTPHead
 from mlxcel.runtime.batch import Batch, Check
+from mlxcel.runtime.caches import slot_cache
 from mlxcel.runtime.frame import Frame
 from mlxcel.runtime.kv_cache import SlotCache
 from mlxcel.runtime.prefill import Prefill
@@ -76,7 +77,7 @@ class MtpChain:
         self.clear()
 
     def _new_caches(self) -> SlotCache:
-        return SlotCache([None], slack=self._slack, length_step=self._length_step)
+        return slot_cache([None], slack=self._slack, length_step=self._length_step)
 
     def clear(self) -> None:
         """Drop all rows."""
