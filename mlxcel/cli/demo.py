@@ -43,7 +43,7 @@ class Account:
 @click.option("--drafter", default="lookup", show_default=True, help="lookup, or a model.")
 @click.option("--prompt", default=PROMPT, help="A prompt of your own.")
 @click.option("--width", type=int, default=8, show_default=True, help="Block width K.")
-@click.option("--max-tokens", type=int, default=200, show_default=True)
+@click.option("--max-tokens", type=int, default=120, show_default=True)
 @click.option("--temperature", type=float, default=0.0, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--repeats", type=int, default=2, show_default=True, help="Timed pairs.")
