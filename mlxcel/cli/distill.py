@@ -87,8 +87,8 @@ class Watcher:
 @click.option(
     "--eval-prompts", type=int, default=48, show_default=True, help="Of ours, at most 48."
 )
-@click.option("--compile/--no-compile", "compiled", default=None,
-              help="Compile the training step (default: by backend).")  # fmt: skip
+@click.option("--compile/--no-compile", "compiled", default=False, show_default=True,
+              help="Compile the training step; slow to begin on CUDA.")  # fmt: skip
 @click.option("--resume", is_flag=True, help="Go on with the run in --out.")
 @click.option("--profile-steps", type=int, default=0, help="Only time so many steps of each phase.")
 def distill(target: str, resume: bool, profile_steps: int, **params: Any) -> None:

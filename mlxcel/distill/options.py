@@ -53,8 +53,8 @@ class Options:
         Time between two checkpoints of the training.
     block_width : int
         Width recorded as the one the head is meant for.
-    compiled : bool or None
-        Whether the training step is compiled; ``None`` decides by backend.
+    compiled : bool
+        Whether the training step is compiled: hundreds of kernels at the first step on CUDA.
     """
 
     target: str
@@ -76,7 +76,7 @@ class Options:
     adam_lr: float = 2e-3
     checkpoint_seconds: float = 30.0
     block_width: int = 4
-    compiled: bool | None = None
+    compiled: bool = False
 
     def __post_init__(self) -> None:
         if self.minutes is None and self.steps is None:

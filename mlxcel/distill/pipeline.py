@@ -91,8 +91,7 @@ def make_spec(options: Options, sizes: Plan, backend: str, recorded: dict[str, A
         loss=LossSpec(
             decay=options.decay, chunk=sizes.chunk, dtype=mx.float32 if on_cpu else mx.float16
         ),
-        compiled=not on_cpu if options.compiled is None else options.compiled,
-        recorded=recorded,
+        compiled=options.compiled, recorded=recorded,
     )  # fmt: skip
 
 
