@@ -68,9 +68,9 @@ def unrolled_loss(
     rows = output_rows.astype(spec.dtype)
     hidden = hidden.astype(spec.dtype)
     places = mx.arange(int(hidden.shape[1]))
-    labels = mx.where(places + 1 < len(places), mx.roll(weights, -1, axis=1), 0.0)
+    labels = mx.where(places + 1 < len(places), mx.roll(weights, -1, 1), 0.0)
     # Moved to the place of the hidden state that knows better, all products have whole rows.
-    moved = [mx.roll(y, k + 1, axis=1) for k, y in enumerate(outputs)]
+    moved = [mx.roll(y, k + 1, 1) for k, y in enumerate(outputs)]
     factors = [mx.where(places > k, labels, 0.0) for k in range(len(outputs))]
     total = mx.maximum(mx.sum(weights[:, 2:]), 1.0)
     surrogate = mx.array(0.0)

@@ -202,7 +202,7 @@ class Trainer:
         chain, outputs = Chain(self.head), []
         state = hidden.astype(self.spec.dtype)
         for k in range(self.spec.unroll):
-            state = chain.step(state, mx.roll(tokens, -(k + 1), axis=1))  # past the end: weight 0
+            state = chain.step(state, mx.roll(tokens, -(k + 1), 1))  # past the end: weight 0
             outputs.append(state)
         return unrolled_loss(outputs, hidden, weights, rows, self.spec.loss)
 
