@@ -62,7 +62,7 @@ typecheck: setup ## mypy, strict
 	$(BIN)/python -m mypy $(TYPED)
 
 stubs: setup ## compare the stubs of the compiled modules with the modules
-	$(BIN)/python -m mypy.stubtest --allowlist tests/contract/stubtest-allowlist.txt $(COMPILED)
+	$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml --allowlist tests/contract/stubtest-allowlist.txt $(COMPILED)
 
 bench: setup ## run the benchmarks
 	$(BIN)/python -m pytest benchmarks
