@@ -105,13 +105,12 @@ class EngineThread:
     def close(self) -> None:
         """Stop the thread; unfinished requests end with an error. Idempotent."""
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._commands.put(None)
-        atexit.unregister(self.close)
+            if not self._closed:
+                self._closed = True
+                self._commands.put(None)
         if threading.current_thread() is not self._thread:
-            self._ended.wait()
+            self._ended.wait()  # a second interrupt may break this; at exit it is waited again
+        atexit.unregister(self.close)
 
     def _send(self, command: Command) -> None:
         with self._lock:
