@@ -7,7 +7,7 @@ read the hidden states. Whether the split is right is checked on two tokens at l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,13 +112,11 @@ class Target:
         self._vocab_size = int(whole.shape[-1])
         if self.body is None or not hasattr(self.body, "embed_tokens"):
             return False
-        attempt: Callable[[], mx.array] = lambda: self._head(self.body(probe))  # noqa: E731
         try:
-            parts = attempt()
-            same = parts.shape == whole.shape and bool(mx.allclose(parts, whole, 1e-3, 1e-3))
+            parts = self._head(self.body(probe))
+            return parts.shape == whole.shape and bool(mx.allclose(parts, whole, 1e-3, 1e-3))
         except (AttributeError, TypeError, ValueError):
             return False
-        return same
 
 
 def cache_layout(model: nn.Module) -> CacheLayout:
