@@ -9,7 +9,7 @@ from scipy import stats
 
 from mlxcel.config import Settings
 from mlxcel.engine.engine import Engine
-from mlxcel.runtime.noise import gumbel, noise_keys, seed_words
+from mlxcel.runtime.noise import _transform, gumbel, noise_keys, seed_words
 from mlxcel.runtime.sampling import RowSampler
 from mlxcel.types import Request, SamplingParams
 from tests.support import drafters, tiny
@@ -185,6 +185,21 @@ class TestNoise:
             mx.array(positions, dtype=mx.int32),
         )
         return np.array(gumbel(keys, mx.arange(vocab, dtype=mx.uint32)))
+
+    def test_extreme_hashes_are_finite(self):
+        """A uniform that rounds to 1 would beat every logit; at 0 it would make NaN of T = 0."""
+        hashes = mx.array([0, 1, 511, 512, 2**32 - 1, 2**32 - 2, 2**32 - 257, 2**31], mx.uint32)
+        noise = np.array(_transform(hashes))
+        assert np.isfinite(noise).all()
+        assert noise.max() == noise[4] < 16.7
+        assert noise.min() == noise[0] > -2.9
+
+    def test_improbable_tokens_stay_improbable(self):
+        """40 million draws of noise against a gap of 20: none may cross it."""
+        ids = mx.arange(49_152, dtype=mx.uint32)
+        for seed in range(800):
+            keys = noise_keys(mx.array([[seed, 3]], mx.uint32), mx.array([[seed]]))
+            assert mx.max(gumbel(keys, ids)).item() < 17.1
 
     def test_marginal_is_gumbel(self):
         values = self.draw(range(500), [[3, 4, 5, 6]] * 500).ravel()
