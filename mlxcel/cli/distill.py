@@ -68,6 +68,15 @@ class Watcher:
         self._bars.update(self._tasks[label], completed=fraction, detail=detail)
 
 
+def _part(context: Any, option: Any, value: str | None) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    part, slash, parts = value.partition("/")
+    if not (slash and part.isdigit() and parts.isdigit() and int(part) < int(parts)):
+        raise click.BadParameter(f"must be like 0/2 (part 0 or 1 of 2), got {value!r}")
+    return int(part), int(parts)
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--target", "-t", required=True, help="Folder, hub id, GGUF, demo.")
 @click.option("--out", "-o", required=True, type=click.Path(path_type=Path, file_okay=False),
@@ -82,16 +91,28 @@ class Watcher:
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--batch-rows", "rows", type=int, default=0, help="Written together; 0: by memory.")
 @click.option("--train-rows", type=int, default=0, help="Rows of a training step; 0: by backend.")
-@click.option("--length", type=int, default=768, show_default=True, help="Tokens of a row.")
+@click.option("--length", type=int, default=512, show_default=True, help="Tokens of a row.")
+@click.option("--turn-tokens", type=int, default=280, show_default=True,
+              help="Longest turn of the training text.")  # fmt: skip
+@click.option("--unroll", type=int, default=4, show_default=True, help="Chained steps trained.")
+@click.option("--decay", type=float, default=0.8, show_default=True,
+              help="Weight of each step relative to the one before.")  # fmt: skip
+@click.option("--muon-lr", type=float, default=2e-2, show_default=True, help="Of matrices.")
+@click.option("--adam-lr", type=float, default=2e-3, show_default=True, help="Of norms.")
+@click.option("--weight-decay", type=float, default=0.1, show_default=True, help="Of matrices.")
 @click.option("--eval-tokens", type=int, default=256, show_default=True, help="Per answer.")
 @click.option(
     "--eval-prompts", type=int, default=48, show_default=True, help="Of ours, at most 48."
 )
 @click.option("--compile/--no-compile", "compiled", default=False, show_default=True,
               help="Compile the training step; slow to begin on CUDA.")  # fmt: skip
+@click.option("--text-part", callback=_part, metavar="I/N",
+              help="Only write part I of N of the text, 0 to N - 1: one process per GPU.")  # fmt: skip
 @click.option("--resume", is_flag=True, help="Go on with the run in --out.")
 @click.option("--profile-steps", type=int, default=0, help="Only time so many steps of each phase.")
-def distill(target: str, resume: bool, profile_steps: int, **params: Any) -> None:
+def distill(
+    target: str, text_part: tuple[int, int] | None, resume: bool, profile_steps: int, **params: Any
+) -> None:
     """Make an MTP drafter for a target.
 
     The target writes its own training text; a one-layer head is trained on it and evaluated
@@ -114,14 +135,15 @@ def distill(target: str, resume: bool, profile_steps: int, **params: Any) -> Non
         for line in profile(model, options, profile_steps):
             click.echo(line)
         return
-    _run(model, options, resume)
+    _run(model, options, resume, text_part)
 
 
-def _run(model: Any, options: Any, resume: bool) -> None:
+def _run(model: Any, options: Any, resume: bool, text_part: tuple[int, int] | None) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from mlxcel.distill.pipeline import distill as run
+    from mlxcel.distill.pipeline import write_text
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
@@ -129,6 +151,9 @@ def _run(model: Any, options: Any, resume: bool) -> None:
     command = shlex.join(["mlxcel", *sys.argv[1:]])
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         watcher = Watcher(bars if console.is_terminal else None, options.minutes)
+        if text_part is not None:
+            write_text(model, options, watcher, *text_part)
+            return
         result = run(model, options, watcher, resume=resume, command=command)
     _print(result)
 

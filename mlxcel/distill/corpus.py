@@ -51,30 +51,41 @@ class Corpus:
         self._ends = ChatFormat.of(tokenizer).ends
         self._key = {
             "seed": options.seed, "length": options.length, "fingerprint": fingerprint,
+            "turn_tokens": options.turn_tokens,
             "prompts": None if options.prompts is None else options.prompts.name,
         }  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
 
     def training(self, batches: int, rows: int, tick: Tick) -> Text:
         """Training text of some batches; written where it is not there yet."""
-        parts = []
-        for batch in range(batches):
-            path = self._folder / f"text-{batch:04d}-{rows}.npz"
-            text = self._read(path)
-            if text is None:
-                plan = training_rows(
-                    self._tokenizer, self._options, batch=batch, rows=rows,
-                    vocab=self._target.vocab_size,
-                )  # fmt: skip
-                label = f"text {batch + 1}/{batches}"
-                text = self._write(path, plan, batch, self._options.length, label, tick)
-            parts.append(text)
+        parts = [self._batch(batch, rows, f"text {batch + 1}/{batches}", tick)
+                 for batch in range(batches)]  # fmt: skip
         return Text(
             tokens=np.concatenate([p.tokens for p in parts]),
             kinds=np.concatenate([p.kinds for p in parts]),
             seeds=np.concatenate([p.seeds for p in parts]),
             temperatures=np.concatenate([p.temperatures for p in parts]),
         )
+
+    def write_part(
+        self, batches: int, rows: int, part: int, parts: int, tick: Tick
+    ) -> None:
+        """Write every ``parts``-th batch only, so that one process per GPU can share the work."""
+        for batch in range(part, batches, parts):
+            self._batch(batch, rows, f"text {batch + 1}/{batches}", tick)
+
+    def _batch(self, batch: int, rows: int, label: str, tick: Tick) -> Text:
+        path = self._folder / f"text-{batch:04d}-{rows}.npz"
+        text = self._read(path)
+        if text is None:
+            plan = training_rows(
+                self._tokenizer, self._options, batch=batch, rows=rows,
+                vocab=self._target.vocab_size,
+            )  # fmt: skip
+            text = self._write(
+                path, plan, batch, self._options.length, label, tick, self._options.turn_tokens
+            )
+        return text
 
     def evaluation(self, tick: Tick) -> tuple[Text, list[str]]:
         """Evaluation text and what each row is."""
@@ -88,16 +99,17 @@ class Corpus:
         return text, plan.labels
 
     def _write(
-        self, path: Path, plan: RowPlan, batch: int, length: int, label: str, tick: Tick
-    ) -> Text:
+        self, path: Path, plan: RowPlan, batch: int, length: int, label: str, tick: Tick,
+        turn_tokens: int | None = None,
+    ) -> Text:  # fmt: skip
         text = synthesise(
             self._target, plan.scripts, length=length,
             seeds=row_seeds(self._options.seed, batch, len(plan.labels)),
-            temperatures=plan.temperatures, ends=self._ends,
+            temperatures=plan.temperatures, ends=self._ends, turn_tokens=turn_tokens,
             tick=lambda done, total: tick(label, done + 1, total),
         )  # fmt: skip
         mx.clear_cache()
-        temporary = path.with_name("unfinished.npz")
+        temporary = path.with_name(f"unfinished-{os.getpid()}.npz")
         np.savez(
             temporary, tokens=text.tokens, kinds=text.kinds, seeds=text.seeds,
             temperatures=text.temperatures, key=np.array(json.dumps(self._key)),

@@ -32,10 +32,10 @@ def schedule(progress: float) -> float:
 class TwoOptimizers:
     """Both optimizers over one flat dictionary of float32 parameters."""
 
-    def __init__(self, muon_lr: float, adam_lr: float) -> None:
+    def __init__(self, muon_lr: float, adam_lr: float, weight_decay: float) -> None:
         self._rates = {"muon": muon_lr, "adam": adam_lr}
         self._optimizers: dict[str, Any] = {
-            "muon": optim.Muon(muon_lr, weight_decay=0.0),
+            "muon": optim.Muon(muon_lr, weight_decay=weight_decay),
             "adam": optim.AdamW(adam_lr, betas=[0.9, 0.95], weight_decay=0.0, bias_correction=True),
         }
 

@@ -37,6 +37,9 @@ class Options:
         Rows of a training step; 0 chooses by backend.
     length : int
         Tokens of a row.
+    turn_tokens : int
+        Longest turn of the training text; a longer one is cut. Small models fall into loops,
+        which teach nothing.
     eval_tokens : int
         Longest answer of an evaluation prompt.
     eval_prompts : int
@@ -49,6 +52,8 @@ class Options:
         Weight of each step relative to the one before.
     muon_lr, adam_lr : float
         Peak learning rates of matrices and of norms.
+    weight_decay : float
+        Of the matrices, decoupled: each step takes learning rate times this from them.
     checkpoint_seconds : float
         Time between two checkpoints of the training.
     block_width : int
@@ -66,7 +71,8 @@ class Options:
     seed: int = 0
     rows: int = 0
     train_rows: int = 0
-    length: int = 768
+    length: int = 512
+    turn_tokens: int = 280
     eval_tokens: int = 256
     eval_prompts: int = 48
     prompts: Path | None = None
@@ -74,6 +80,7 @@ class Options:
     decay: float = 0.8
     muon_lr: float = 2e-2
     adam_lr: float = 2e-3
+    weight_decay: float = 0.1
     checkpoint_seconds: float = 30.0
     block_width: int = 4
     compiled: bool = False
@@ -84,8 +91,9 @@ class Options:
         bounds = {
             "minutes": (0.0, 1e5), "steps": (0, 10**9), "tokens": (1, 10**12),
             "draft_vocab": (2, 2**31), "seed": (0, 2**63 - 1), "rows": (0, 2**16),
-            "train_rows": (0, 2**16), "length": (16, 2**16), "eval_tokens": (8, 2**14),
+            "train_rows": (0, 2**16), "length": (16, 2**16), "turn_tokens": (1, 2**16), "eval_tokens": (8, 2**14),
             "eval_prompts": (1, 48), "unroll": (1, 8), "block_width": (2, 16), "decay": (0.0, 1.0),
+            "muon_lr": (0.0, 10.0), "adam_lr": (0.0, 10.0), "weight_decay": (0.0, 10.0),
         }  # fmt: skip
         for name, (low, high) in bounds.items():
             value = getattr(self, name)

@@ -26,7 +26,7 @@ from mlxcel.models.drafters.mtp import MTPHead, head_config, load_mtp
 from mlxcel.runtime.loader import LoadedModel
 from mlxcel.runtime.representation import detect_backend
 
-__all__ = ["Observer", "Result", "distill", "make_spec"]
+__all__ = ["Observer", "Result", "distill", "make_spec", "write_text"]
 
 VOCABULARIES = (2048, 4096, 8192, 16384, 32768)
 
@@ -85,6 +85,7 @@ def make_spec(options: Options, sizes: Plan, backend: str, recorded: dict[str, A
     on_cpu = backend == "cpu"
     return TrainSpec(
         unroll=options.unroll, muon_lr=options.muon_lr, adam_lr=options.adam_lr,
+        weight_decay=options.weight_decay,
         minutes=options.minutes, steps=options.steps, seed=options.seed,
         checkpoint_seconds=options.checkpoint_seconds,
         dtype=mx.float32 if on_cpu else mx.bfloat16,
@@ -149,6 +150,26 @@ def distill(
     _phase(result, observer, "evaluation", began, clock)
     _finish(options.out, config, result, command, sizes)
     return result
+
+
+def write_text(
+    model: LoadedModel, options: Options, observer: Observer, part: int, parts: int
+) -> None:
+    """Write one part of the training text only; `distill` then finds it.
+
+    Parameters
+    ----------
+    model, options, observer
+        As `distill` takes them.
+    part, parts : int
+        Which of how many; one process per GPU.
+    """
+    check_target(model)
+    backend = detect_backend()
+    sizes = plan(model.target, options, backend, device_bytes(backend))
+    fingerprint = model.checkpoint.fingerprint
+    corpus = Corpus(options.out / "text", model.target, model.tokenizer, options, fingerprint)
+    corpus.write_part(sizes.batches, sizes.rows, part, parts, observer.tick)
 
 
 def _phase(

@@ -17,6 +17,8 @@ __all__ = ["TEMPERATURES", "RowPlan", "evaluation_rows", "training_rows"]
 
 TEMPERATURES = (0.0, 0.7, 1.0)
 TURNS = 40  # more than fit into a row
+GIVEN = 12  # given prompts of a row
+EXCHANGES = (1, 1, 1, 2)  # of a conversation, in turns: most people ask once
 HELD_OUT_EVERY = 20  # of the user's own prompts
 PLAIN_ROWS = 16
 
@@ -52,8 +54,9 @@ def own_prompts(options: Any) -> tuple[list[str], list[str]]:
 def training_rows(tokenizer: Any, options: Any, *, batch: int, rows: int, vocab: int) -> RowPlan:
     """Rows of one batch of training text; depends on the seed and the batch number only.
 
-    Half of the rows are conversations that the target writes alone, the others answer given
-    prompts: ours and, if there are any, the user's, half and half.
+    A row is one conversation after the other, most with a single question. In half of the rows
+    the target writes them alone, in the others it answers given prompts: ours and, if there
+    are any, the user's, half and half.
 
     Parameters
     ----------
@@ -76,16 +79,19 @@ def training_rows(tokenizer: Any, options: Any, *, batch: int, rows: int, vocab:
         label = _kind(row // len(TEMPERATURES), form.chat, bool(mine))
         labels.append(label)
         temperature = float(temperatures[row])
+        exchanges = EXCHANGES[row // (2 * len(TEMPERATURES)) % len(EXCHANGES)]
         if label == "self":
-            scripts.add_conversation(form, temperature, TURNS)
+            scripts.add_conversations(form, temperature, exchanges, TURNS)
         elif label == "plain":
             start = [[int(t)] for t in rng.integers(0, vocab, TURNS)]
             scripts.add_texts(form, temperature, start)
         else:
             pool = pools[label]
-            chosen = [pool[i] for i in rng.integers(0, len(pool), 8)]
-            add = scripts.add_answers if form.chat else scripts.add_texts
-            add(form, temperature, chosen)
+            chosen = [pool[i] for i in rng.integers(0, len(pool), GIVEN)]
+            if form.chat:
+                scripts.add_answers(form, temperature, chosen, exchanges)
+            else:
+                scripts.add_texts(form, temperature, chosen)
     return RowPlan(scripts, temperatures, labels)
 
 

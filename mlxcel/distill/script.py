@@ -186,17 +186,26 @@ class Scripts:
             "first": np.array(self._first, np.int32),
         }  # fmt: skip
 
-    def add_conversation(self, form: ChatFormat, temperature: float, turns: int) -> None:
-        """A conversation in which the target writes both sides."""
+    def add_conversations(
+        self, form: ChatFormat, temperature: float, exchanges: int, count: int
+    ) -> None:
+        """Conversations of some exchanges, one after the other, in which the target writes both
+        sides."""
         user = (USER, USER_TEMPERATURE, form.to_answer[0], form.to_answer[1:])
         answer = (ANSWER, temperature, form.to_user[0], form.to_user[1:])
-        self.add(form.opening, [user, answer] * turns)
+        last = (ANSWER, temperature, form.to_user[0], form.opening)
+        self.add(form.opening, ([user, answer] * (exchanges - 1) + [user, last]) * count)
 
-    def add_answers(self, form: ChatFormat, temperature: float, prompts: Sequence[Ids]) -> None:
-        """A conversation whose user turns are given; over after the last answer."""
+    def add_answers(
+        self, form: ChatFormat, temperature: float, prompts: Sequence[Ids], exchanges: int = 1
+    ) -> None:
+        """Conversations of some exchanges whose user turns are given; over after the last."""
         first, *later = prompts
         stop = form.to_user[0]
-        turns = [(ANSWER, temperature, stop, form.to_user[1:] + p + form.to_answer) for p in later]
+        turns = []
+        for place, prompt in enumerate(later, 1):
+            between = form.to_user[1:] if place % exchanges else form.opening
+            turns.append((ANSWER, temperature, stop, between + prompt + form.to_answer))
         self.add(form.opening + first + form.to_answer, [*turns, (ANSWER, temperature, stop, [])])
 
     def add_texts(self, form: ChatFormat, temperature: float, prompts: Sequence[Ids]) -> None:

@@ -1,4 +1,4 @@
-"""Prompts of ours: tasks and topics for training, and prompts held out for evaluation.
+"""Prompts of ours: for training, by combination, and those held out for evaluation.
 
 The standard prompts (``mlxcel.assets``) and the held-out ones share no sentence with the
 training prompts.
@@ -11,6 +11,9 @@ import itertools
 import numpy as np
 
 __all__ = ["HELD_OUT", "TASKS", "TOPICS", "training_prompts"]
+
+PROMPTS = 30_000  # in the proportions below
+SHARES = {"tasks": 0.55, "coding": 0.2, "questions": 0.2, "numbers": 0.05}
 
 TASKS = (
     "Write a short introduction to {}.",
@@ -79,6 +82,90 @@ TOPICS = (
     "satellites", "parrots", "learning a language", "matrices", "pottery", "elections",
 )  # fmt: skip
 
+MODIFIERS = (
+    "", "", " Keep it short.", " Use simple words.", " Be detailed.", " Answer in three paragraphs.",
+    " Use bullet points.", " Give examples.",
+)  # fmt: skip
+
+LANGUAGES = ("Python", "Python", "JavaScript", "Java", "C", "C++", "Go", "Rust", "Ruby", "TypeScript")
+CODING = (
+    "Write a {} function that {}.",
+    "Write a {} program that {}.",
+    "Show me {} code that {}, with comments.",
+    "I need a {} function that {}. Add a docstring or comment and an example call.",
+    "How would you write {} code that {}? Explain it step by step.",
+    "Write a {} function that {} and a few tests for it.",
+)
+JOBS = (
+    "checks whether a number is prime", "checks whether a word is a palindrome",
+    "computes the factorial of a number", "counts the vowels in a string",
+    "finds the largest number in a list", "removes duplicates from a list",
+    "reads a file and prints its lines", "converts Celsius to Fahrenheit",
+    "computes the greatest common divisor of two numbers", "sorts a list of names",
+    "searches a sorted list by halving", "counts how often each word occurs in a text",
+    "flattens a nested list", "transposes a matrix", "multiplies two matrices",
+    "implements a stack with push and pop", "implements a queue", "implements a linked list",
+    "walks a binary tree in order", "finds the shortest path in a graph",
+    "validates a password", "generates a random password", "parses a date",
+    "computes the mean and the median of numbers", "rolls two dice many times",
+    "prints a triangle of stars", "converts a number to binary", "adds up the digits of a number",
+    "finds the second smallest element", "rotates a list by k places",
+    "checks whether two words are anagrams", "downloads a web page", "parses a JSON file",
+    "writes rows to a CSV file", "groups words by their first letter",
+    "computes compound interest", "splits a bill between friends", "plays rock, paper, scissors",
+    "guesses a number by asking", "encodes a message with a Caesar cipher",
+    "checks balanced brackets", "finds all subsets of a set", "prints the multiplication table",
+    "simulates a traffic light", "keeps a shopping list", "converts Roman numerals",
+    "finds common elements of two arrays", "calculates the area of a circle",
+    "counts down from ten", "draws a chessboard as text", "computes a running average",
+    "finds the longest word in a sentence", "capitalizes every word", "swaps two variables",
+    "implements bubble sort", "implements quicksort", "implements insertion sort",
+    "caches the results of a slow function", "retries a request that fails",
+    "measures how long a piece of code takes",
+)  # fmt: skip
+
+QUESTIONS = (
+    "Why {}?", "Explain why {}.", "Can you tell me why {}?",
+    "My daughter wants to know why {}. What do I tell her?",
+    "Explain in a short essay why {}.", "In a few sentences: why {}?",
+    "Explain the science behind it: why {}?", "What is the reason that {}?",
+)  # fmt: skip
+FACTS = (
+    "the sky is blue", "ice floats on water", "the sea is salty", "we have seasons",
+    "iron rusts", "bread rises", "birds fly south", "cats purr", "onions make us cry",
+    "the moon has phases", "thunder follows lightning", "metal feels colder than wood",
+    "soap removes grease", "plants need light", "people dream", "hot air rises",
+    "a compass points north", "stars twinkle", "we get goose bumps", "prices rise",
+    "languages change", "some people are left-handed", "the days get longer in spring",
+    "boats float", "planes can fly", "batteries run empty", "glass is transparent",
+    "milk turns sour", "muscles get sore", "we need sleep", "bees build hexagons",
+    "cities grow near rivers", "countries trade", "people vote", "music makes us feel things",
+    "exercise is healthy", "computers use binary numbers", "programs have bugs",
+    "passwords should be long", "backups matter", "teams write tests", "water boils",
+    "deserts are cold at night", "earthquakes happen", "volcanoes erupt", "snow is white",
+    "dogs bark", "spiders spin webs", "fish can breathe under water", "whales sing",
+    "the heart beats faster when we run", "vaccines work", "teeth need brushing",
+    "vegetables are healthy", "sugar is sweet", "chilli is hot", "wine ages", "paper burns",
+    "magnets attract", "clocks go forward", "people tell stories", "children play",
+    "friends matter", "art is valuable", "history is taught at school", "maps distort",
+    "the Roman Empire fell", "castles have thick walls", "bridges have arches",
+    "rockets need so much fuel", "satellites stay up", "the ozone layer matters",
+    "forests are important", "recycling helps", "habits are hard to change",
+    "first impressions count", "sharing is fair", "laws are needed", "taxes are paid",
+    "insurance exists",
+)  # fmt: skip
+
+NUMBERS = (
+    "Write the multiplication table of {}.", "List the first {} square numbers.",
+    "List all even numbers below {}.", "List the multiples of {} up to ten times {}.",
+    "Name {} animals, one per line.", "Name {} countries and their capitals.",
+    "Write {} sentences that start with the letter A.", "Count backwards from {} in steps of two.",
+    "List {} words that rhyme with 'day'.", "Give {} synonyms of 'big'.",
+    "Write the numbers from {} downwards in words.", "Name {} fruits in alphabetical order.",
+    "List {} verbs with their past tense.", "Make a numbered list of {} things to do on a rainy day.",
+    "Write a timetable with {} entries.", "List {} chemical elements with their symbols.",
+)  # fmt: skip
+
 HELD_OUT = (
     "How do I fix a leaking kitchen tap?",
     "Write a function in Python that reverses the words of a sentence.",
@@ -131,8 +218,23 @@ HELD_OUT = (
 )
 
 
+def _combined(rng: np.random.Generator) -> dict[str, list[str]]:
+    """Every combination of each sort, in an order of its own."""
+    product = itertools.product
+    sorts = {
+        "tasks": [t.format(o) + m for t, o, m in product(TASKS, TOPICS, MODIFIERS)],
+        "coding": [c.format(n, j) for c, n, j in product(CODING, LANGUAGES, JOBS)],
+        "questions": [q.format(f) + m for q, f, m in product(QUESTIONS, FACTS, MODIFIERS)],
+        "numbers": [t.format(*[n] * t.count("{}")) for t, n in product(NUMBERS, range(3, 100))],
+    }
+    return {name: [all_[i] for i in rng.permutation(len(all_))] for name, all_ in sorts.items()}
+
+
 def training_prompts(seed: int) -> list[str]:
-    """Every task with every topic, in an order that depends on the seed only."""
-    pairs = [task.format(topic) for task, topic in itertools.product(TASKS, TOPICS)]
-    order = np.random.default_rng([seed, 1]).permutation(len(pairs))
-    return [pairs[i] for i in order]
+    """Combinations of the lists above, in an order that depends on the seed only."""
+    rng = np.random.default_rng([seed, 1])
+    chosen = []
+    for name, prompts in _combined(rng).items():
+        count = int(PROMPTS * SHARES[name])
+        chosen += [prompts[i % len(prompts)] for i in range(count)]
+    return [chosen[i] for i in rng.permutation(len(chosen))]

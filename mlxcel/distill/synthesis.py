@@ -15,7 +15,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from mlxcel.distill.script import FORCED, Scripts
+from mlxcel.distill.script import FORCED, OVER, Scripts
 from mlxcel.models.target import Target
 from mlxcel.runtime.noise import gumbel, noise_keys
 
@@ -119,7 +119,9 @@ def _choose(
 class _State:
     """Device state of the rows: where each is in its script."""
 
-    def __init__(self, scripts: Scripts, ends: list[int], seeds: npt.NDArray[np.uint32]) -> None:
+    def __init__(
+        self, scripts: Scripts, ends: list[int], seeds: npt.NDArray[np.uint32], longest: int
+    ) -> None:
         arrays = scripts.arrays()
         self.script = mx.array(arrays["tokens"])
         self.starts, self.stops = mx.array(arrays["starts"]), mx.array(arrays["stops"])
@@ -127,11 +129,12 @@ class _State:
         self.kinds = mx.array(arrays["kinds"])
         self.scales, self.drawn = noise_scales(arrays["temperatures"])
         self.seeds = mx.array(seeds)
-        self.format_ends = ends
+        self.format_ends, self.longest = ends, longest
         rows = len(scripts)
         self.cursor = mx.ones((rows, 1), mx.int32)
         self.end = mx.array(arrays["first"])[:, None]
         self.event = mx.zeros((rows, 1), mx.int32)
+        self.free = mx.zeros((rows, 1), mx.int32)  # tokens of the running free turn
         self.token = self.script[:, :1]
         self.kind = mx.full((rows, 1), FORCED, dtype=mx.uint8)
 
@@ -150,19 +153,25 @@ class _State:
         keys = noise_keys(self.seeds, mx.full((self.seeds.shape[0], 1), position))
         chosen = _choose(logits, keys, ids, self._at(self.scales), self._at(self.drawn))
         chosen = chosen[:, None].astype(mx.uint32)
+        stop = self._at(self.stops)
+        kinds = self._at(self.kinds)
+        cut = ~forced & (self.free >= self.longest - 1) & (kinds != OVER)
+        stopping = mx.where(stop < 0, mx.array(self.format_ends[0], mx.int32), stop)
+        chosen = mx.where(cut, stopping.astype(mx.uint32), chosen)
         self.token = mx.where(forced, given, chosen)
-        self.kind = mx.where(forced, mx.array(FORCED, mx.uint8), self._at(self.kinds))
-        over = chosen.astype(mx.int32) == self._at(self.stops)
+        self.kind = mx.where(forced | cut, mx.array(FORCED, mx.uint8), kinds)
+        over = chosen.astype(mx.int32) == stop
         for end in self.format_ends:
             over = over | (chosen == end)
         over = over & ~forced & (self.event < self.starts.shape[1])
+        self.free = mx.where(forced | over, mx.array(0), self.free + 1)
         self.cursor = mx.where(over, self._at(self.starts), self.cursor)
         self.end = mx.where(over, self._at(self.part_ends), self.end)
         self.event = self.event + over.astype(mx.int32)
 
     def pending(self) -> list[mx.array]:
         """Arrays that the next step needs."""
-        return [self.token, self.kind, self.cursor, self.end, self.event]
+        return [self.token, self.kind, self.free, self.cursor, self.end, self.event]
 
 
 def synthesise(
@@ -173,6 +182,7 @@ def synthesise(
     seeds: npt.NDArray[np.uint32],
     temperatures: npt.NDArray[np.float32],
     ends: list[int],
+    turn_tokens: int | None = None,
     tick: Tick | None = None,
 ) -> Text:
     """Let the target write rows of text.
@@ -191,10 +201,14 @@ def synthesise(
         Recorded in the result; the scripts decide.
     ends : list of int
         Ids that end any turn.
+    turn_tokens : int, optional
+        Longest free turn; the token that ends it is then forced.
     tick : callable, optional
         Called with the position and the length after each step.
     """
-    writer = Writer(target, scripts, length=length, seeds=seeds, ends=ends)
+    writer = Writer(
+        target, scripts, length=length, seeds=seeds, ends=ends, turn_tokens=turn_tokens
+    )
     tokens, kinds = [writer.state.token], [writer.state.kind]
     for position in range(1, length):
         writer.step(position)
@@ -223,8 +237,9 @@ class Writer:
         length: int,
         seeds: npt.NDArray[np.uint32],
         ends: list[int],
+        turn_tokens: int | None = None,
     ) -> None:
-        self.state = _State(scripts, ends, seeds)
+        self.state = _State(scripts, ends, seeds, turn_tokens or length)
         self.caches = new_caches(target, length)
         self._target = target
         self._ids = mx.arange(target.vocab_size, dtype=mx.uint32)

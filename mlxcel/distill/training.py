@@ -72,6 +72,7 @@ class TrainSpec:
     unroll: int
     muon_lr: float
     adam_lr: float
+    weight_decay: float
     minutes: float | None
     steps: int | None
     seed: int
@@ -187,7 +188,7 @@ class Trainer:
         ids = head.draft_ids
         every = mx.arange(target.vocab_size, dtype=mx.uint32)
         self._rows = output_rows(target, every if ids is None else ids).astype(spec.loss.dtype)
-        self._optimizers = TwoOptimizers(spec.muon_lr, spec.adam_lr)
+        self._optimizers = TwoOptimizers(spec.muon_lr, spec.adam_lr, spec.weight_decay)
         self.params = initial_weights(head, spec.seed)
         self.state = self._optimizers.init(self.params)
         self.step, self.seconds = 0, 0.0

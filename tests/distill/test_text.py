@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mlxcel.assets import standard_prompts
+from mlxcel.distill.corpus import Corpus
 from mlxcel.distill.rows import evaluation_rows, training_rows
 from mlxcel.distill.script import (
     ANSWER,
@@ -19,7 +20,7 @@ from mlxcel.distill.script import (
     Scripts,
     read_prompts,
 )
-from mlxcel.distill.seeds import HELD_OUT, TASKS, TOPICS, training_prompts
+from mlxcel.distill.seeds import HELD_OUT, training_prompts
 from mlxcel.distill.synthesis import Text, row_seeds, synthesise
 from mlxcel.errors import ConfigError
 from mlxcel.runtime.noise import gumbel, noise_keys
@@ -57,7 +58,8 @@ def test_the_template_is_taken_apart() -> None:
 
 def test_standard_and_held_out_prompts_are_not_trained_on() -> None:
     prompts = training_prompts(0)
-    assert len(prompts) == len(TASKS) * len(TOPICS) > 3000
+    assert len(prompts) == 30_000
+    assert len(set(prompts)) > 20_000
     assert not set(prompts) & ({*HELD_OUT} | {*standard_prompts().values()})
     assert len(set(HELD_OUT)) >= 40
     assert set(standard_prompts()) == {"code", "prose", "enumeration"}
@@ -74,7 +76,8 @@ def test_synthesis_is_deterministic_and_rows_differ(tmp_path: Path) -> None:
 
 
 def test_forced_tokens_and_turns(tmp_path: Path) -> None:
-    text = written(tmp_path, rows=24)
+    text = written(tmp_path, rows=48)
+    after = set()
     for tokens, kinds in zip(text.tokens.tolist(), text.kinds.tolist(), strict=True):
         assert tokens[:2] == [BEGIN, USER_MARK]
         assert kinds[:2] == [FORCED, FORCED]
@@ -82,8 +85,42 @@ def test_forced_tokens_and_turns(tmp_path: Path) -> None:
             if kinds[i] == USER and tokens[i] == END:
                 assert (tokens[i + 1], kinds[i + 1]) == (ANSWER_MARK, FORCED)
             if kinds[i] == ANSWER and tokens[i] == END and kinds[i + 1] != OVER:
-                assert (tokens[i + 1], kinds[i + 1]) == (USER_MARK, FORCED)
+                assert kinds[i + 1] == FORCED
+                after.add(tokens[i + 1])
+    assert after == {USER_MARK, BEGIN}  # a second question, or another conversation
     assert {USER, ANSWER, FORCED} <= set(text.kinds.ravel().tolist())
+
+
+@pytest.mark.parametrize("longest", [1, 3, 6])
+def test_long_turns_are_cut(tmp_path: Path, longest: int) -> None:
+    model = chat_model()
+    plan = training_rows(model.tokenizer, options(tmp_path), batch=0, rows=24, vocab=tiny.VOCAB)
+    text = synthesise(
+        model.target, plan.scripts, length=48, seeds=row_seeds(0, 0, 24),
+        temperatures=plan.temperatures, ends=[END], turn_tokens=longest,
+    )  # fmt: skip
+    cut = 0
+    for tokens, kinds in zip(text.tokens.tolist(), text.kinds.tolist(), strict=True):
+        run = 0
+        for i, kind in enumerate(kinds):
+            run = run + 1 if kind in (USER, ANSWER) else 0
+            assert run <= longest
+            if run == longest - 1 and i + 1 < len(kinds) and tokens[i] != END:
+                cut += (tokens[i + 1], kinds[i + 1]) == (END, FORCED)
+    assert cut > 20 or longest == 1
+
+
+def test_parts_make_the_whole(tmp_path: Path) -> None:
+    model = chat_model()
+    texts = []
+    for parts in (1, 2):
+        corpus = Corpus(tmp_path / str(parts), model.target, model.tokenizer, options(tmp_path), "x")
+        for part in reversed(range(parts)):
+            corpus.write_part(3, 8, part, parts, lambda *_: None)
+        assert len(list((tmp_path / str(parts)).iterdir())) == 3
+        texts.append(corpus.training(3, 8, lambda *_: None))
+    np.testing.assert_array_equal(texts[0].tokens, texts[1].tokens)
+    np.testing.assert_array_equal(texts[0].kinds, texts[1].kinds)
 
 
 def test_tokens_are_the_targets_own_choices(tmp_path: Path) -> None:
