@@ -99,7 +99,7 @@ def _part(context: Any, option: Any, value: str | None) -> tuple[int, int] | Non
               help="Weight of each step relative to the one before.")  # fmt: skip
 @click.option("--muon-lr", type=float, default=2e-2, show_default=True, help="Of matrices.")
 @click.option("--adam-lr", type=float, default=2e-3, show_default=True, help="Of norms.")
-@click.option("--weight-decay", type=float, default=0.1, show_default=True, help="Of matrices.")
+@click.option("--weight-decay", type=float, default=0.02, show_default=True, help="Of matrices.")
 @click.option("--eval-tokens", type=int, default=256, show_default=True, help="Per answer.")
 @click.option(
     "--eval-prompts", type=int, default=48, show_default=True, help="Of ours, at most 48."

@@ -36,7 +36,7 @@ class Plan:
     train_rows : int
         Rows of a training step.
     chunk : int
-        Rows whose logits are held at once.
+        Places whose logits are held at once.
     keep_hidden : bool
         Whether the target's hidden states of the whole text are kept.
     weights, synthesis, training, hidden : int
@@ -69,7 +69,7 @@ class Plan:
             f"memory: {self.needed / GIB:.1f} GiB needed of {self.free / GIB:.1f}: target "
             f"{self.weights / GIB:.1f}, text {self.synthesis / GIB:.1f} ({self.rows} rows), "
             f"training {self.training / GIB:.1f} ({self.train_rows} rows, logits of {self.chunk} "
-            f"at once), hidden states {kept}"
+            f"places at once), hidden states {kept}"
         )
 
 
@@ -103,8 +103,7 @@ def plan(target: Target, options: Options, backend: str, free: int) -> Plan:
     batches = -(-wanted // rows)
     train_rows = min(train_rows, rows * batches)
     drafts = min(options.draft_vocab, target.vocab_size)
-    chunk = max(1, CHUNK_LOGITS[backend] // (options.length * drafts))
-    chunk = min(chunk, train_rows)
+    chunk = max(1, min(CHUNK_LOGITS[backend] // drafts, train_rows * options.length))
     training = _training(args, options, train_rows, chunk, drafts, 4 if item == 4 else 2)
     hidden = rows * batches * options.length * int(args.hidden_size) * item
     result = Plan(
@@ -137,6 +136,6 @@ def _training(args: object, options: Options, rows: int, chunk: int, drafts: int
     places = rows * options.length
     layer = places * (24 * hidden + 8 * inner) * item
     scores = 6 * places * heads * options.length * item
-    logits = chunk * options.length * drafts * (8 * item + 8)
+    logits = chunk * drafts * (8 * item + 8)
     matrices = 12 * hidden * hidden + 3 * hidden * inner
     return options.unroll * (layer + scores) + logits + 24 * matrices + drafts * hidden * item

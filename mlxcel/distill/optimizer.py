@@ -33,9 +33,11 @@ class TwoOptimizers:
     """Both optimizers over one flat dictionary of float32 parameters."""
 
     def __init__(self, muon_lr: float, adam_lr: float, weight_decay: float) -> None:
+        # MLX's own decay is added to the gradient, which orthogonalisation then blows up.
+        self._decay = weight_decay
         self._rates = {"muon": muon_lr, "adam": adam_lr}
         self._optimizers: dict[str, Any] = {
-            "muon": optim.Muon(muon_lr, weight_decay=weight_decay),
+            "muon": optim.Muon(muon_lr, weight_decay=0.0),
             "adam": optim.AdamW(adam_lr, betas=[0.9, 0.95], weight_decay=0.0, bias_correction=True),
         }
 
@@ -67,6 +69,9 @@ class TwoOptimizers:
         after: dict[str, Any] = {}
         for name, part in self._parts(params).items():
             optimizer = self._optimizers[name]
+            if name == "muon" and self._decay:
+                kept = 1.0 - factor * (self._rates[name] * self._decay)
+                part = {k: v * kept for k, v in part.items()}
             optimizer.state = {**state[name], "learning_rate": factor * self._rates[name]}
             new |= optimizer.apply_gradients({k: clipped[k] for k in part}, part)
             after[name] = dict(optimizer.state)

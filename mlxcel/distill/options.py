@@ -80,7 +80,7 @@ class Options:
     decay: float = 0.8
     muon_lr: float = 2e-2
     adam_lr: float = 2e-3
-    weight_decay: float = 0.1
+    weight_decay: float = 0.02
     checkpoint_seconds: float = 30.0
     block_width: int = 4
     compiled: bool = False

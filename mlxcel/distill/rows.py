@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from mlxcel.distill.seeds import HELD_OUT, training_prompts
 __all__ = ["TEMPERATURES", "RowPlan", "evaluation_rows", "training_rows"]
 
 TEMPERATURES = (0.0, 0.7, 1.0)
-TURNS = 40  # more than fit into a row
+TURNS = 24  # more than fit into most rows
 GIVEN = 12  # given prompts of a row
 EXCHANGES = (1, 1, 1, 2)  # of a conversation, in turns: most people ask once
 HELD_OUT_EVERY = 20  # of the user's own prompts
@@ -71,9 +72,9 @@ def training_rows(tokenizer: Any, options: Any, *, batch: int, rows: int, vocab:
     rng = np.random.default_rng([options.seed, 3, batch])
     temperatures = np.resize(np.array(TEMPERATURES, np.float32), rows)
     mine, _ = own_prompts(options)
-    pools = {"own": _encoded(tokenizer, mine, options.length // 2)}
+    pools: dict[str, Sequence[list[int]]] = {"own": _encoded(tokenizer, mine, options.length // 2)}
     if form.chat:
-        pools["ours"] = _encoded(tokenizer, training_prompts(options.seed), options.length // 2)
+        pools["ours"] = _given(tokenizer, options.seed, options.length // 2)
     scripts, labels = Scripts(), []
     for row in range(rows):
         label = _kind(row // len(TEMPERATURES), form.chat, bool(mine))
@@ -93,6 +94,12 @@ def training_rows(tokenizer: Any, options: Any, *, batch: int, rows: int, vocab:
             else:
                 scripts.add_texts(form, temperature, chosen)
     return RowPlan(scripts, temperatures, labels)
+
+
+@functools.lru_cache(maxsize=1)
+def _given(tokenizer: Any, seed: int, most: int) -> Sequence[list[int]]:
+    """Our prompts; encoding them takes longer than drawing from them."""
+    return _encoded(tokenizer, training_prompts(seed), most)
 
 
 def _kind(index: int, chat: bool, own: bool) -> str:

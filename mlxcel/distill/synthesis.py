@@ -15,7 +15,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from mlxcel.distill.script import FORCED, OVER, Scripts
+from mlxcel.distill.script import ANSWER, FORCED, OVER, Scripts
 from mlxcel.models.target import Target
 from mlxcel.runtime.noise import gumbel, noise_keys
 
@@ -95,10 +95,9 @@ def row_seeds(seed: int, batch: int, rows: int) -> npt.NDArray[np.uint32]:
     return rng.integers(0, 2**32, (rows, 2), dtype=np.uint32)
 
 
-def weights_of(kinds: npt.NDArray[np.uint8], user: float = 0.1) -> npt.NDArray[np.float32]:
-    """Loss weights of tokens: answers 1, forced and user's tokens ``user``, the rest 0."""
-    table = np.array([user, user, 1.0, 0.0], np.float32)
-    return table[kinds]
+def weights_of(kinds: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """Loss weights of tokens: 1 in answers, 0 elsewhere."""
+    return (kinds == ANSWER).astype(np.float32)
 
 
 def noise_scales(temperatures: npt.NDArray[np.float32]) -> tuple[mx.array, mx.array]:

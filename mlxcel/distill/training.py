@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mlx.utils import tree_unflatten
 
 from mlxcel.distill.chain import Chain
-from mlxcel.distill.loss import LossSpec, unrolled_loss
+from mlxcel.distill.loss import LossSpec, labelled_places, unrolled_loss
 from mlxcel.distill.optimizer import Params, TwoOptimizers, schedule
 from mlxcel.errors import ConfigError, LoadError
 from mlxcel.models.drafters.mtp import MTPHead, flat_weights, output_rows
@@ -25,6 +25,7 @@ from mlxcel.models.target import Target
 __all__ = ["Batches", "Clock", "Progress", "TrainSpec", "Trainer", "initial_weights"]
 
 Clock = Callable[[], float]
+Batch = tuple[mx.array, mx.array, mx.array, mx.array]  # hidden, tokens, places, weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +140,8 @@ class Batches:
     def __len__(self) -> int:
         return len(self._parts)
 
-    def at(self, step: int) -> tuple[mx.array, mx.array, mx.array]:
-        """Hidden states, tokens and weights of a step; the same whenever it is asked."""
+    def at(self, step: int) -> Batch:
+        """What a step needs; the same whenever it is asked."""
         epoch, place = divmod(step, len(self._parts))
         order = np.random.default_rng([self._seed, 6, epoch]).permutation(len(self._parts))
         index = int(order[place])
@@ -152,7 +153,8 @@ class Batches:
             if self._keep:
                 mx.eval(hidden)
                 self._hidden[index] = hidden
-        return hidden, tokens, mx.array(self._weights[part])
+        places, weights = labelled_places(self._weights[part])
+        return hidden, tokens, mx.array(places), mx.array(weights)
 
 
 class Trainer:
@@ -196,8 +198,9 @@ class Trainer:
         self._run = mx.compile(self._update) if spec.compiled else self._update
 
     def _surrogate(
-        self, params: Params, hidden: mx.array, tokens: mx.array, weights: mx.array, rows: mx.array
+        self, params: Params, batch: Batch, rows: mx.array
     ) -> tuple[mx.array, mx.array]:
+        hidden, tokens, places, weights = batch
         cast = [(name, value.astype(self.spec.dtype)) for name, value in params.items()]
         self.head.update(tree_unflatten(cast))
         chain, outputs = Chain(self.head), []
@@ -205,17 +208,17 @@ class Trainer:
         for k in range(self.spec.unroll):
             state = chain.step(state, mx.roll(tokens, -(k + 1), 1))  # past the end: weight 0
             outputs.append(state)
-        return unrolled_loss(outputs, hidden, weights, rows, self.spec.loss)
+        return unrolled_loss(outputs, hidden, places, weights, rows, self.spec.loss)
 
     def _update(
         self,
         params: Params,
         state: dict[str, Any],
-        batch: tuple[mx.array, mx.array, mx.array],
+        batch: Batch,
         rows: mx.array,
         factor: mx.array,
     ) -> tuple[Params, dict[str, Any], mx.array]:
-        (_, figures), gradients = mx.value_and_grad(self._surrogate)(params, *batch, rows)
+        (_, figures), gradients = mx.value_and_grad(self._surrogate)(params, batch, rows)
         params, state = self._optimizers.apply(params, gradients, state, factor)
         return params, state, figures
 

@@ -19,7 +19,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 import mlxcel
 from mlxcel.distill.chain import Chain
 from mlxcel.distill.evaluation import accepted_counts
-from mlxcel.distill.loss import LossSpec, unrolled_loss
+from mlxcel.distill.loss import LossSpec, labelled_places, unrolled_loss
 from mlxcel.distill.memory import plan
 from mlxcel.distill.optimizer import FLOOR, schedule
 from mlxcel.distill.pipeline import distill, make_spec
@@ -53,7 +53,8 @@ def test_the_surrogate_has_the_gradient_of_the_loss() -> None:
     head = make_head(target)
     rng = np.random.default_rng(0)
     tokens = mx.array(rng.integers(0, tiny.VOCAB, (3, 12)).astype(np.uint32))
-    weights = mx.array(rng.random((3, 12)).astype(np.float32))
+    drawn = rng.random((3, 12)).astype(np.float32)
+    weights = mx.array(np.where(drawn < 0.3, 0.0, drawn).astype(np.float32))
     hidden = target.hidden(tokens, [None, None])
     rows = target.body.embed_tokens.weight[:40]
     names = [name for name, _ in tree_flatten(head.parameters())]
@@ -68,8 +69,9 @@ def test_the_surrogate_has_the_gradient_of_the_loss() -> None:
         return out
 
     def surrogate(values: list[mx.array]) -> mx.array:
-        spec = LossSpec(decay=0.8, chunk=2, dtype=mx.float32)
-        return unrolled_loss(outputs(values), hidden, weights, rows, spec)[0]
+        spec = LossSpec(decay=0.8, chunk=900, dtype=mx.float32)
+        places, shares = (mx.array(a) for a in labelled_places(np.array(weights)))
+        return unrolled_loss(outputs(values), hidden, places, shares, rows, spec)[0]
 
     def plain(values: list[mx.array]) -> mx.array:
         total = mx.array(0.0)
