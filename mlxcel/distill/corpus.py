@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -49,6 +50,7 @@ class Corpus:
         self._folder, self._target, self._tokenizer = folder, target, tokenizer
         self._options = options
         self._ends = ChatFormat.of(tokenizer).ends
+        self.seconds = 0.0  # of all text written or read, when it was written
         self._key = {
             "seed": options.seed, "length": options.length, "fingerprint": fingerprint,
             "turn_tokens": options.turn_tokens,
@@ -102,6 +104,7 @@ class Corpus:
         self, path: Path, plan: RowPlan, batch: int, length: int, label: str, tick: Tick,
         turn_tokens: int | None = None,
     ) -> Text:  # fmt: skip
+        began = time.monotonic()
         text = synthesise(
             self._target, plan.scripts, length=length,
             seeds=row_seeds(self._options.seed, batch, len(plan.labels)),
@@ -113,8 +116,10 @@ class Corpus:
         np.savez(
             temporary, tokens=text.tokens, kinds=text.kinds, seeds=text.seeds,
             temperatures=text.temperatures, key=np.array(json.dumps(self._key)),
+            seconds=np.array(time.monotonic() - began),
         )  # fmt: skip
         os.replace(temporary, path)
+        self.seconds += time.monotonic() - began
         return text
 
     def _read(self, path: Path) -> Text | None:
@@ -123,7 +128,7 @@ class Corpus:
         try:
             with np.load(path) as arrays:
                 names = ("tokens", "kinds", "seeds", "temperatures")
-                key = json.loads(str(arrays["key"]))
+                key, seconds = json.loads(str(arrays["key"])), float(arrays["seconds"])
                 text = Text(**{name: arrays[name] for name in names})
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise LoadError(f"{path}: cannot be read: {error}; delete it") from error
@@ -133,6 +138,7 @@ class Corpus:
                     f"{path}: written with {name} = {key.get(name)!r}, not {value!r}; give the "
                     "same options or another folder", param=name,
                 )  # fmt: skip
+        self.seconds += seconds
         return text
 
 

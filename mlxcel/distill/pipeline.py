@@ -55,7 +55,7 @@ class Result:
     evaluation : dict
         See `evaluate`.
     seconds : dict of str to float
-        Time of each phase.
+        Time of each phase, that of interrupted runs included.
     """
 
     folder: Path
@@ -142,9 +142,11 @@ def distill(
     text = corpus.training(sizes.batches, sizes.rows, observer.tick)
     held, labels = corpus.evaluation(observer.tick)
     began = _phase(result, observer, "text", began, clock)
+    result.seconds["text"] = round(corpus.seconds, 2)
     ranking = draft_ranking(text, model.target.vocab_size, ChatFormat.of(model.tokenizer).ends)
     config = _train(model, options, sizes, text, ranking, observer, resume)
     began = _phase(result, observer, "training", began, clock)
+    result.seconds["training"] = config["training"]["train_seconds"]
     mx.clear_cache()
     result.evaluation = _evaluate(model, options, ranking, held, labels, observer)
     _phase(result, observer, "evaluation", began, clock)
