@@ -69,6 +69,7 @@ bench: setup ## run the benchmarks
 
 docs: setup ## write the generated pages again
 	$(BIN)/python tools/make_docs.py
+	$(BIN)/python tools/make_benchmarks.py
 
 clean: ## remove what was built, but not .venv
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .benchmarks

@@ -29,7 +29,7 @@ class Row:
 BASE = "mlxcel.errors mlxcel.types mlxcel.config"
 FRONT = (
     "mlxcel.assets mlxcel.engine mlxcel.hardware mlxcel.runtime mlxcel.decide "
-    "mlxcel.bench mlxcel.distill"
+    "mlxcel.bench mlxcel.distill mlxcel.evidence"
 )
 
 # The longest matching name applies; a package may always import itself.
@@ -39,6 +39,7 @@ TABLE = {
     "mlxcel.config": Row("mlxcel.errors"),
     "mlxcel.decide": Row(BASE),
     "mlxcel.assets": Row(BASE),
+    "mlxcel.evidence": Row(f"{BASE} mlxcel.decide"),
     "mlxcel._fast": Row(others="cython libc cpython"),
     "mlxcel.hardware": Row(BASE, "mlx numpy"),
     "mlxcel.models": Row(f"{BASE} mlxcel.hardware", "mlx mlx_lm"),

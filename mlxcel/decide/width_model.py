@@ -1,0 +1,158 @@
+"""What a block width yields and costs, as models: acceptance by position, affine cost.
+
+A drafter that proposes one token after the other is accepted at a position whatever the
+width of the block, so a round of any width tells about every position that it reached.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlxcel.errors import ConfigError
+
+__all__ = ["AcceptanceCurve", "WidthPrior", "emitted_moments", "fit_affine"]
+
+PRIOR_ROUNDS = 4.0
+"""Rounds that a prior acceptance is worth against measured ones."""
+
+PRIOR_ACCEPTANCE = 0.6
+"""Acceptance of the first position where nothing is known: the middle of 0.35 to 0.95."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WidthPrior:
+    """What is known of a pairing before its first round.
+
+    Attributes
+    ----------
+    acceptance : tuple of float
+        Acceptance by draft position, given that all before it were accepted.
+    base, slope : float
+        ``cost(K) = base + slope * K`` of a round, in any unit of time; 0 and 0 where no
+        fit exists.
+
+    Raises
+    ------
+    ConfigError
+        An acceptance outside 0 to 1, or a cost that is not positive at width 2.
+    """
+
+    acceptance: tuple[float, ...] = ()
+    base: float = 0.0
+    slope: float = 0.0
+
+    def __post_init__(self) -> None:
+        for value in self.acceptance:
+            if not 0 <= value <= 1:
+                raise ConfigError(f"width prior: acceptance must be 0 to 1, got {value!r}")
+        if not (math.isfinite(self.base) and math.isfinite(self.slope)):
+            raise ConfigError(f"width prior: cost {self.base} + {self.slope} K is not finite")
+        if (self.base or self.slope) and self.base + 2 * self.slope <= 0:
+            raise ConfigError(f"width prior: cost {self.base} + {self.slope} K is not positive")
+
+    @property
+    def has_cost(self) -> bool:
+        """Whether it comes with a cost fit."""
+        return bool(self.base or self.slope)
+
+    def cost(self, width: int) -> float:
+        """Cost of a round by the fit."""
+        return self.base + self.slope * width
+
+
+def emitted_moments(acceptance: Sequence[float], width: int) -> tuple[float, float]:
+    """Expected tokens per verify at a width, and their standard deviation.
+
+    Parameters
+    ----------
+    acceptance : sequence of float
+        Acceptance by position, given that all before it were accepted; ``width - 1`` or more.
+    width : int
+        Block width, tokens.
+
+    Returns
+    -------
+    mean, deviation : float
+        The mean is 1 for the bonus token, plus the chance of each draft to be reached and
+        accepted.
+    """
+    accepted = square = 0.0
+    reached = 1.0
+    for at, chance in enumerate(acceptance[: width - 1]):
+        reached *= chance
+        accepted += reached
+        square += (2 * at + 1) * reached  # n drafts or more are accepted: n**2 by differences
+    return 1.0 + accepted, math.sqrt(max(square - accepted**2, 0.0))
+
+
+def fit_affine(points: Sequence[tuple[float, float, float]]) -> tuple[float, float] | None:
+    """Weighted least squares of ``y = base + slope * x``.
+
+    Parameters
+    ----------
+    points : sequence of (x, y, weight)
+
+    Returns
+    -------
+    (base, slope) or None
+        ``None`` where fewer than two different x have a weight.
+    """
+    total = sum(weight for _, _, weight in points)
+    if total <= 0:
+        return None
+    mean_x = sum(x * weight for x, _, weight in points) / total
+    mean_y = sum(y * weight for _, y, weight in points) / total
+    spread = sum(weight * (x - mean_x) ** 2 for x, _, weight in points)
+    if spread <= 1e-12 * total:
+        return None
+    slope = sum(weight * (x - mean_x) * (y - mean_y) for x, y, weight in points) / spread
+    return mean_y - slope * mean_x, slope
+
+
+class AcceptanceCurve:
+    """Acceptance by draft position, forgotten exponentially.
+
+    Parameters
+    ----------
+    positions : int
+        Draft positions kept.
+    half_life : float
+        Rounds after which a round counts half.
+    prior : sequence of float
+        Acceptance to start from, by position.
+    """
+
+    def __init__(self, positions: int, half_life: float, prior: Sequence[float] = ()) -> None:
+        self._keep = 0.5 ** (1 / half_life)
+        self._prior = tuple(prior[:positions])
+        self.tested = [0.0] * positions
+        self.accepted = [0.0] * positions
+
+    def observe(self, width: int, emitted: int) -> None:
+        """Take one round in: ``emitted`` tokens of a block of ``width``."""
+        self.fade(self._keep)
+        for at in range(min(emitted, width - 1)):
+            self.tested[at] += 1.0
+            self.accepted[at] += emitted > at + 1
+
+    def fade(self, factor: float) -> None:
+        """Let everything known count ``factor`` times as much."""
+        self.tested = [value * factor for value in self.tested]
+        self.accepted = [value * factor for value in self.accepted]
+
+    def age(self, rounds: float) -> None:
+        """Let everything known count as at most so many rounds: it is of another time."""
+        if self.tested and self.tested[0] > rounds:
+            self.fade(rounds / self.tested[0])
+
+    def acceptance(self) -> list[float]:
+        """Acceptance by position; one without rounds takes that of the one before."""
+        found = []
+        guess = PRIOR_ACCEPTANCE
+        for at, (tested, accepted) in enumerate(zip(self.tested, self.accepted, strict=True)):
+            if at < len(self._prior):
+                guess = self._prior[at]
+            guess = (accepted + PRIOR_ROUNDS * guess) / (tested + PRIOR_ROUNDS)
+            found.append(guess)
+        return found

@@ -1,0 +1,101 @@
+"""The evidence that comes with the package, and folders of further records. Holds no logic.
+
+One JSON file per measurement campaign, in the form of ``schema.json``; predictions in
+``predictions/``; ``decision.json`` is what was last decided from them. Only reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mlxcel.decide.agreement import Decision, parse_decision
+from mlxcel.decide.prediction import Prediction, parse_prediction
+from mlxcel.decide.record_json import parse_record
+from mlxcel.decide.records import Record
+from mlxcel.errors import LoadError
+
+__all__ = ["load_decision", "load_predictions", "load_records", "record_schema"]
+
+_OTHER_FILES = ("schema.json", "decision.json")
+
+_Parsed = TypeVar("_Parsed")
+
+
+def load_records(folders: Iterable[Path] = (), *, packaged: bool = True) -> tuple[Record, ...]:
+    """Read the package's records and those of further folders.
+
+    Parameters
+    ----------
+    folders : iterable of Path
+        Folders whose ``*.json`` files are records.
+    packaged : bool
+        Whether to read the package's own.
+
+    Returns
+    -------
+    tuple of Record
+        The package's first, each folder in the order of file names.
+
+    Raises
+    ------
+    LoadError
+        A folder that is not there, a file that is not JSON or no valid record, or an id that
+        two files use; names the file and the reason.
+    """
+    sources = [item for item in _json_files(files(__name__)) if item.name not in _OTHER_FILES]
+    sources = sources if packaged else []
+    for folder in folders:
+        if not folder.is_dir():
+            raise LoadError(f"{folder}: there is no such folder of evidence; correct the path")
+        sources += _json_files(folder)
+    records: dict[str, Record] = {}
+    for source in sources:
+        record = _parsed(source, parse_record)
+        if record.id in records:
+            raise LoadError(f"{source}: another file has the id {record.id!r} too; rename one")
+        records[record.id] = record
+    return tuple(records.values())
+
+
+def load_predictions() -> tuple[Prediction, ...]:
+    """Read the package's predictions, in the order of file names."""
+    folder = files(__name__).joinpath("predictions")
+    return tuple(_parsed(source, parse_prediction) for source in _json_files(folder))
+
+
+def load_decision() -> Decision:
+    """Read what was last decided from the evidence."""
+    return _parsed(files(__name__).joinpath("decision.json"), parse_decision)
+
+
+def record_schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of a record."""
+    schema: dict[str, Any] = json.loads(files(__name__).joinpath("schema.json").read_text("utf-8"))
+    return schema
+
+
+def _json_files(folder: Traversable) -> list[Traversable]:
+    found: Iterator[Traversable] = (i for i in folder.iterdir() if i.name.endswith(".json"))
+    return sorted(found, key=lambda item: item.name)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a field that an object gives twice; JSON would keep the last in silence."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the field {max(names, key=names.count)!r} occurs twice")
+    return found
+
+
+def _parsed(source: Traversable, parse: Callable[[object, str], _Parsed]) -> _Parsed:
+    try:
+        data = json.loads(source.read_text(encoding="utf-8"), object_pairs_hook=_once)
+    except (OSError, RecursionError, ValueError) as error:
+        raise LoadError(f"{source}: not readable as JSON ({error}); repair or remove it") from None
+    return parse(data, str(source))
