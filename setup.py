@@ -67,9 +67,11 @@ if sys.platform == "linux":
     modules.append(
         Extension(
             "mlxcel.hardware._blas_shim",
-            ["mlxcel/hardware/_blas_shim.c"],
-            extra_compile_args=["-O2", "-Wall", "-Wextra"],
-            libraries=["dl"],
+            ["mlxcel/hardware/_blas_shim.c", "mlxcel/hardware/_skinny.c"],
+            depends=["mlxcel/hardware/_skinny.h"],
+            # Products are sums in one order: reordering would undo what _skinny.c promises.
+            extra_compile_args=["-O3", "-fno-math-errno", "-Wall", "-Wextra"],
+            libraries=["dl", "pthread"],
         )
     )
 

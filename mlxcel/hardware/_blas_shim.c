@@ -1,4 +1,5 @@
-/* The three matrix products that libmlx.so takes from BLAS, served by scipy-openblas32.
+/* The three matrix products that libmlx.so takes from BLAS, served by scipy-openblas32, but
+ * for float32 products of a few rows, which _skinny.c computes.
  *
  * That library's symbols are prefixed (scipy_cblas_sgemm), so it cannot serve MLX by itself.
  * Loaded with RTLD_GLOBAL before MLX, the names here come first in the dynamic linker's search
@@ -6,6 +7,8 @@
  *
  * Threads: open once, from one thread; the products may be called from any.
  */
+
+#include "_skinny.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -24,6 +27,7 @@ static cgemm_fn *cgemm;
 static const char *failure;
 static atomic_ullong calls;
 
+enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 }; /* of cblas.h */
 enum { OPENED = 0, NO_LIBRARY = 1, NO_SYMBOL = 2 };
 
 /* POSIX lets dlsym's object pointer be read as a function pointer; ISO C has no cast for it. */
@@ -74,6 +78,11 @@ void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha,
                  float *c, int ldc)
 {
     count();
+    if (order == ROW_MAJOR && ta == NO_TRANS && (tb == TRANS || tb == NO_TRANS) &&
+        m <= SKINNY_ROWS && alpha == 1.0f && beta == 0.0f) {
+        mlxcel_skinny(tb == TRANS, m, n, k, a, lda, b, ldb, c, ldc);
+        return;
+    }
     sgemm(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 

@@ -199,6 +199,7 @@ def _put_in_front(shim: Path, library: Path) -> str:
     # OpenBLAS does not know container quotas, and more threads than processors stall it.
     if not {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"} & os.environ.keys():
         openblas.scipy_openblas_set_num_threads(usable_cores())
+    handle.mlxcel_skinny_threads(int(openblas.scipy_openblas_get_num_threads()))
     ctypes.CDLL(str(shim), mode=ctypes.RTLD_GLOBAL)
     _shim = handle
     version = re.search(r"\d+(\.\d+)+", config)
