@@ -27,7 +27,6 @@ PREFIX = "MLXCEL_"
 BUILD_VARIABLES = {"MLXCEL_BUILD": "Kinds of build, read by `setup.py` only."}
 
 
-
 def parse_bool(name: str, text: str) -> bool:
     """Read a boolean variable; the only parser of booleans there is.
 
@@ -91,6 +90,10 @@ def _flag(label: str, value: Any) -> bool:
     return value
 
 
+def _flag_or_none(label: str, value: Any) -> bool | None:
+    return None if value is None else _flag(label, value)
+
+
 def _folder(label: str, value: Any) -> Path:
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
         raise ConfigError(f"{label} must be the path of a folder, got {value!r}")
@@ -145,6 +148,15 @@ class Settings:
         Tokens by which cache buffers grow.
     lean_modules : bool
         Whether norms and rotations are replaced by cheaper forms on the CPU backend.
+    enable_mtp_b1 : bool or None
+        Turns the burst of one row on or off, whatever gate and policy say; ``None`` leaves
+        it to them. An exactness veto outranks it.
+    mtp_adaptive : bool
+        Whether bursts are measured and the measurement outranks the static gate.
+    mtp_exactness : {"off", "token", "bitwise"}
+        What the exactness probe must find before a pairing may burst on this host.
+    mtp_block_controller : {"throughput", "requested"}
+        Whether the width with the most tokens per second runs, or the one asked for.
 
     Raises
     ------
@@ -214,6 +226,37 @@ class Settings:
         check=_flag,
         env="MLXCEL_LEAN",
         parse=parse_bool,
+    )
+    enable_mtp_b1: bool | None = _setting(
+        None,
+        "Turn the burst of one row (B=1) on or off in spite of gate and policy (`true` or "
+        "`false`); the exactness probe still outranks it.",
+        check=_flag_or_none,
+        env="MLXCEL_ENABLE_MTP_B1",
+        parse=parse_bool,
+        shown="unset",
+    )
+    mtp_adaptive: bool = _setting(
+        True,
+        "Measure bursts and let the measurement outrank the static gate (`true` or `false`).",
+        check=_flag,
+        env="MLXCEL_MTP_ADAPTIVE",
+        parse=parse_bool,
+    )
+    mtp_exactness: Literal["off", "token", "bitwise"] = _setting(
+        "token",
+        "What the exactness probe must find before a pairing may burst: `bitwise` equal logits, "
+        "`token`: equal choices far from a tie, or `off`: it is not asked.",
+        check=_word("off", "token", "bitwise"),
+        env="MLXCEL_MTP_EXACTNESS",
+        parse=_parse_word,
+    )
+    mtp_block_controller: Literal["throughput", "requested"] = _setting(
+        "throughput",
+        "Block width that runs: of most tokens per second (`throughput`), or as `requested`.",
+        check=_word("throughput", "requested"),
+        env="MLXCEL_MTP_BLOCK_CONTROLLER",
+        parse=_parse_word,
     )
 
     def __post_init__(self) -> None:

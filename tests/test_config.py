@@ -21,6 +21,9 @@ def test_defaults() -> None:
     assert (settings.max_rows, settings.max_width, settings.default_width) == (8, 16, 4)
     assert (settings.prefill_chunk, settings.length_step) == (512, 256)
     assert settings.lean_modules is True
+    assert settings.enable_mtp_b1 is None
+    assert settings.mtp_adaptive is True
+    assert (settings.mtp_exactness, settings.mtp_block_controller) == ("token", "throughput")
     assert settings.cache_dir == Path.home() / ".cache" / "mlxcel"
 
 
@@ -48,6 +51,10 @@ def test_every_variable_is_read() -> None:
         "MLXCEL_DRAFT_WIDTH": "6",
         "MLXCEL_PREFILL_CHUNK": "128",
         "MLXCEL_LEAN": "No",
+        "MLXCEL_ENABLE_MTP_B1": "off",
+        "MLXCEL_MTP_ADAPTIVE": "0",
+        "MLXCEL_MTP_EXACTNESS": " Bitwise",
+        "MLXCEL_MTP_BLOCK_CONTROLLER": "requested",
     }
     assert environ.keys() == VARIABLES
     assert Settings.from_env(environ) == Settings(
@@ -58,6 +65,10 @@ def test_every_variable_is_read() -> None:
         default_width=6,
         prefill_chunk=128,
         lean_modules=False,
+        enable_mtp_b1=False,
+        mtp_adaptive=False,
+        mtp_exactness="bitwise",
+        mtp_block_controller="requested",
     )
 
 
@@ -98,6 +109,12 @@ def test_a_boolean_it_does_not_know_is_refused(text: str) -> None:
         ("length_step", 0),
         ("lean_modules", 1),
         ("lean_modules", "false"),
+        ("enable_mtp_b1", "true"),
+        ("enable_mtp_b1", 0),
+        ("mtp_adaptive", None),
+        ("mtp_exactness", "exact"),
+        ("mtp_exactness", True),
+        ("mtp_block_controller", "auto"),
     ],
 )
 def test_a_bad_value_is_refused_by_name(field: str, value: Any) -> None:

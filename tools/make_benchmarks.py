@@ -1,12 +1,19 @@
-"""Writes docs/benchmarks.md from the evidence; ``--check`` only tells whether it is current."""
+"""Writes docs/benchmarks.md and its plots from the evidence.
+
+``--check`` only tells whether they are current. Plots need matplotlib and are left alone without.
+"""
 
 from __future__ import annotations
 
 import argparse
+import html
+import importlib.util
+import logging
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from mlxcel.bench.plots import THEMES, Sweep, SweepPoint, same_plot, sweep_svg
 from mlxcel.decide.audit import audit
 from mlxcel.decide.fits import Line, fit_line
 from mlxcel.decide.matrix import Matrix, decide
@@ -16,6 +23,7 @@ from mlxcel.decide.records import Origin, Record
 from mlxcel.evidence import load_predictions, load_records
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+PLOTS = PAGE.parent / "plots"
 
 HEAD = """# Benchmarks
 
@@ -152,6 +160,49 @@ def fits(every: Sequence[Reading], records: Iterable[Record]) -> str:
     return table(head, rows) + "\n"
 
 
+def sweeps(every: Sequence[Reading], records: Iterable[Record]) -> dict[str, Sweep]:
+    """What is plotted, by record: every campaign with three widths or more."""
+    found = {}
+    for record in records:
+        own = [reading for reading in every if reading.record.id == record.id]
+        points = tuple(
+            SweepPoint(reading.row.width, reading.fit_cost, reading.mean_width)
+            for reading in own
+            if reading.row.width is not None and reading.fit_cost is not None
+        )
+        if len({point.width for point in points}) < 3:
+            continue
+        prompts = ", ".join(dict.fromkeys(r.row.prompt or "not named" for r in own))
+        where = f"{record.origin} {record.date or 'undated'}, {record.exactness}"
+        found[record.id] = Sweep(
+            title=f"{record.host.chip}, {record.pairing.name}",
+            subtitle=f"{where}, prompt {prompts} ({record.id})",
+            points=points,
+        )
+    return found
+
+
+def pictures(found: dict[str, Sweep]) -> str:
+    """The plots, for light and dark pages."""
+    return "\n".join(
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="plots/{name}-dark.svg">\n'
+        f'<img alt="{html.escape(sweep.describe())}" src="plots/{name}-light.svg"></picture>\n'
+        for name, sweep in found.items()
+    )
+
+
+def plot_files(found: dict[str, Sweep]) -> dict[Path, str]:
+    """Text of every plot; none without matplotlib."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return {}
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of its font cache
+    return {
+        PLOTS / f"{name}-{theme}.svg": sweep_svg(sweep, theme)
+        for name, sweep in found.items()
+        for theme in THEMES
+    }
+
+
 def timings(records: Iterable[Record]) -> str:
     """Times of the stages of a round."""
     rows = [
@@ -206,7 +257,7 @@ def page() -> str:
             "Round cost over width",
             "`cost = a + b K` with its largest residual. The mean width is what acceptance and "
             "emitted tokens imply;\nwhere it is below the stated width, rounds ran narrower than "
-            "the row says.\n\n" + fits(every, records),
+            "the row says.\n\n" + fits(every, records) + "\n" + pictures(sweeps(every, records)),
         ),
         ("Times of the stages", timings(records)),
         ("Predictions", predictions(records)),
@@ -217,17 +268,39 @@ def page() -> str:
 
 
 def main() -> int:
-    """Write the page, or compare it; 1 when it is not current."""
+    """Write page and plots, or compare them; 1 when one is not current."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing")
     check = parser.parse_args().check
+    records = load_records()
+    drawn = plot_files(sweeps(readings(records), records))
+    stale = [path for path, text in drawn.items() if not same(path, text, same_plot)]
+    if drawn:
+        stale += sorted(set(PLOTS.glob("*.svg")) - drawn.keys())
     text = page()
-    current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
-    if not current and not check:
-        PAGE.write_text(text, encoding="utf-8")
-    if not current and check:
-        sys.stderr.write("not current, run tools/make_benchmarks.py: benchmarks.md\n")
-    return int(check and not current)
+    if not same(PAGE, text, str.__eq__):
+        stale.append(PAGE)
+    if check and stale:
+        names = ", ".join(path.name for path in stale)
+        sys.stderr.write(f"not current, run tools/make_benchmarks.py: {names}\n")
+    if not check:
+        write({PAGE: text, **drawn}, stale)
+    return int(bool(check and stale))
+
+
+def same(path: Path, text: str, equal: Callable[[str, str], bool]) -> bool:
+    """Whether a file is there and holds a text."""
+    return path.exists() and equal(path.read_text(encoding="utf-8"), text)
+
+
+def write(files: dict[Path, str], stale: Iterable[Path]) -> None:
+    """Write what is not current, and remove plots that are no more."""
+    PLOTS.mkdir(exist_ok=True)
+    for path in stale:
+        if path in files:
+            path.write_text(files[path], encoding="utf-8")
+        else:
+            path.unlink()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ COMMANDS = {
     "distill": ("mlxcel.cli.distill", "Make a drafter for a target."),
     "demo": ("mlxcel.cli.demo", "Answer one prompt classic and speculative, and compare."),
     "generate": ("mlxcel.cli.generate", "Continue a prompt."),
+    "gate": ("mlxcel.cli.gate", "Say whether bursts pay, on which evidence, here or elsewhere."),
     "info": ("mlxcel.cli.info", "Show what this host is and which versions run."),
+    "probe": ("mlxcel.cli.probe", "Measure kernels and exactness on this host."),
 }
 
 

@@ -1,0 +1,1 @@
+"""Measuring: protocol, records, reports and plots. Needs the extra ``bench``."""
