@@ -17,6 +17,7 @@ from mlxcel.errors import RequestError
 __all__ = [
     "Chunk",
     "Completion",
+    "Decision",
     "FinishReason",
     "Request",
     "SamplingParams",
@@ -221,6 +222,32 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Whether a request speculates, and who said so.
+
+    Attributes
+    ----------
+    run : bool
+        Whether it does.
+    width : int
+        Block width it was given; 1 where it runs classic.
+    kind : str
+        The drafter's kind, ``"none"`` without one.
+    source : str
+        Who decided: ``"request"``, ``"engine"`` (nothing to speculate with), ``"exactness"``,
+        ``"override"``, ``"policy"``, ``"gate"``, or ``"default"`` where no gate is asked.
+    reason : str
+        Why, for people.
+    """
+
+    run: bool
+    width: int
+    kind: str
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpecStats:
     """What speculation did for one request, and why it ran or did not.
 
@@ -291,6 +318,7 @@ class Completion:
     finish_reason: FinishReason
     usage: Usage
     seed: int
+    decision: Decision
     speculation: SpecStats
     logprobs: tuple[TokenLogprob, ...] | None = None
     error: str | None = None

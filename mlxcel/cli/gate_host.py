@@ -5,49 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from mlxcel.config import Settings
-from mlxcel.decide.chips import Chip, identify
 from mlxcel.decide.explain import KernelFinding
 from mlxcel.decide.kernels import decide_kernels
 from mlxcel.decide.stored import Stored, read_stored
+from mlxcel.engine.host_chip import this_chip
 from mlxcel.errors import LoadError
-from mlxcel.hardware.apple import read_apple
-from mlxcel.hardware.host import Sources, describe
+from mlxcel.hardware.host import Sources
 
 __all__ = ["kernel_finding", "read_verdicts", "this_chip", "verdict_folder"]
 
 _LARGEST = 1 << 20  # bytes; a verdict has about a thousand
-
-
-def this_chip(sources: Sources | None = None) -> Chip:
-    """The chip that computes on this host.
-
-    Parameters
-    ----------
-    sources : Sources, optional
-        Where to ask; the real machine by default.
-
-    Raises
-    ------
-    LoadError
-        No MLX backend is installed.
-    """
-    ask = sources or Sources()
-    host = describe(ask)
-    if host.backend == "cuda":
-        return identify(host.chip)
-    if host.backend == "cpu":
-        # The table is about Apple GPUs: the same chip's CPU must not be found in it.
-        return identify(f"CPU {host.chip}")
-    architecture = ask.mlx().device_info().get("architecture")
-    facts = read_apple(
-        lambda name: ask.run(("sysctl", "-n", name)), architecture=str(architecture or "")
-    )
-    return identify(
-        facts.brand,
-        architecture=facts.architecture,
-        os_version=facts.os_version,
-        virtual=facts.virtual,
-    )
 
 
 def kernel_finding(target: str, settings: Settings) -> KernelFinding:

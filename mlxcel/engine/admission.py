@@ -7,12 +7,20 @@ from dataclasses import replace
 
 from mlxcel.config import Settings
 from mlxcel.engine.drafters import Drafter
-from mlxcel.engine.sequence import Decision, RequestState
-from mlxcel.errors import RequestError
+from mlxcel.engine.scheduler import Scheduler
+from mlxcel.engine.sequence import RequestState
+from mlxcel.errors import ExactnessError, RequestError
 from mlxcel.runtime.loader import LoadedModel
-from mlxcel.types import Request
+from mlxcel.types import Decision, Request
 
-__all__ = ["decide_speculation", "new_state", "validate"]
+__all__ = [
+    "decide_speculation",
+    "govern",
+    "new_state",
+    "park",
+    "report_burst",
+    "validate",
+]
 
 
 def new_state(
@@ -104,15 +112,77 @@ def decide_speculation(
         ``speculation="on"`` where it cannot run.
     """
     kind = "none" if drafter is None else drafter.kind
+
+    def classic(source: str, reason: str) -> Decision:
+        return Decision(run=False, width=1, kind=kind, source=source, reason=reason)
+
     if request.speculation == "off":
-        return Decision(False, 1, kind, "the request turned speculation off")
+        return classic("request", "the request turned speculation off")
     width = settings.default_width if request.width is None else request.width
     if drafter is None:
         reason = unavailable or "no drafter is loaded"
         if request.speculation == "on":
             raise RequestError(f"speculation is not available: {reason}", param="speculation")
-        return Decision(False, 1, kind, reason)
+        return classic("engine", reason)
     if width == 1:
-        return Decision(False, 1, kind, "width 1 is classic decode")
-    asked = "the request asked for it" if request.speculation == "on" else "a drafter is loaded"
-    return Decision(True, width, kind, asked)
+        return classic("request", "width 1 is classic decode")
+    if request.speculation == "on":
+        source, reason = "request", "the request asked for it"
+    else:
+        source, reason = "default", "a drafter is loaded"
+    return Decision(run=True, width=width, kind=kind, source=source, reason=reason)
+
+
+def govern(state: RequestState, scheduler: Scheduler) -> None:
+    """Ask exactness, policy and gate about a request that is about to start.
+
+    A request that insists on speculation is spared the question whether it pays, but not
+    whether it is exact.
+
+    Raises
+    ------
+    ExactnessError
+        It insists, and the pairing is not exact.
+    """
+    governor, decision = scheduler.governor, state.decision
+    if governor is None or not decision.run:
+        return
+    if state.request.speculation == "on":
+        veto = governor.veto(decision.width)
+        if veto:
+            raise ExactnessError(
+                f"speculation at width {decision.width} is not exact here: {veto}; ask with "
+                "speculation auto or off", param="speculation",
+            )  # fmt: skip
+        return
+    ruling = scheduler.mtp_b1_should_run(decision.width)
+    state.decision = replace(
+        decision,
+        run=ruling.run,
+        width=decision.width if ruling.run else 1,
+        source=ruling.source,
+        reason=ruling.reason,
+    )
+    if ruling.run:
+        timed = governor.probe_rounds(decision.width, state.params.max_tokens - 1)
+        # The first and the last of a pipelined series have no time of their own.
+        state.probes_left = timed + 2 if timed else 0
+
+
+def report_burst(state: RequestState, scheduler: Scheduler) -> None:
+    """Tell the policy what a request measured, if it was the policy's to decide."""
+    if scheduler.governor is not None and state.decision.source in ("policy", "gate"):
+        scheduler.governor.observe(state.meter.width, state.meter.sample())
+
+
+def park(scheduler: Scheduler, reason: str) -> None:
+    """Let every unfinished request go on without the drafter."""
+    for slot, state in scheduler.running.items():
+        state.decision = replace(state.decision, width=1, source="engine", reason=reason)
+        scheduler.table.set_width(slot, 1)
+        state.width_set, state.probes_left = 1, 0
+    for state in [*scheduler.waiting, scheduler.prefilling]:
+        if state is not None:
+            state.decision = replace(
+                state.decision, run=False, width=1, source="engine", reason=reason
+            )

@@ -59,6 +59,7 @@ class Drafter(Protocol):
 
     kind: str
     on_host: bool
+    fingerprint: str  # of everything that changes what it proposes, for the policy's verdicts
 
     def prepare(self, prompt: Sequence[int], chunk: int, speculate: bool) -> Preparation:
         """Begin with a prompt; ``speculate`` is false for a row that only keeps its place."""
@@ -101,6 +102,7 @@ class HostDrafter:
     kind = "host"
     on_host = True
     nbytes = 0
+    fingerprint = "host"
 
     def prepare(self, prompt: Sequence[int], chunk: int, speculate: bool) -> Preparation:
         """See `Drafter`."""
@@ -154,6 +156,7 @@ class LookupDrafter(HostDrafter):
 
     def __init__(self, slots: int, *, min_n: int = 2, max_n: int = 4) -> None:
         self._index = NgramIndex(slots, min_n, max_n)
+        self.fingerprint = f"lookup {min_n}-{max_n}"
 
     @property
     def nbytes(self) -> int:  # type: ignore[override]
@@ -192,6 +195,7 @@ class DeviceDrafter:
     """Base of drafters that live on the device, row by row beside the batch."""
 
     on_host = False
+    fingerprint = "device"
 
     def observe(self, slots: Sequence[int], counts: Sequence[int], tokens: Tokens) -> None:
         """See `Drafter`; lengths live on the device."""
@@ -213,10 +217,15 @@ class ModelDrafter(DeviceDrafter):
         The model with caches of its own.
     kind : str
         Name shown in statistics.
+    fingerprint : str
+        Of its checkpoint.
     """
 
-    def __init__(self, model: DraftModel, kind: str = "draft") -> None:
+    def __init__(
+        self, model: DraftModel, kind: str = "draft", *, fingerprint: str = "draft"
+    ) -> None:
         self.kind = kind
+        self.fingerprint = fingerprint
         self._model = model
 
     @property
@@ -272,12 +281,15 @@ class MtpDrafter(DeviceDrafter):
     ----------
     chain : MtpChain
         The head with a cache of its own.
+    fingerprint : str
+        Of its weights.
     """
 
     kind = "mtp"
 
-    def __init__(self, chain: MtpChain) -> None:
+    def __init__(self, chain: MtpChain, *, fingerprint: str = "mtp") -> None:
         self._chain = chain
+        self.fingerprint = fingerprint
         self._speculating: set[int] = set()
 
     @property

@@ -20,14 +20,16 @@ import mlx.core as mx
 import numpy as np
 
 from mlxcel.config import Settings
-from mlxcel.engine.admission import new_state
+from mlxcel.engine.admission import govern, new_state, park, report_burst
 from mlxcel.engine.drafters import Drafter
+from mlxcel.engine.governor import Governor
 from mlxcel.engine.plan import Plan
+from mlxcel.engine.round_clock import RoundClock
 from mlxcel.engine.reading import Reading
 from mlxcel.engine.report import spec_stats, token_logprobs
 from mlxcel.engine.scheduler import Scheduler, Settled
 from mlxcel.engine.sequence import Phase, RequestState
-from mlxcel.errors import EngineError
+from mlxcel.errors import EngineError, ExactnessError
 from mlxcel.runtime.batch import Batch, Check
 from mlxcel.runtime.loader import LoadedModel
 from mlxcel.types import Chunk, FinishReason, Request, SpecStats
@@ -48,6 +50,8 @@ class Engine:
         Proposes tokens; without one every request runs classic.
     settings : Settings, optional
         Limits and steps.
+    governor : Governor, optional
+        Decides which requests speculate; without one all do that may.
     clock : callable, optional
         Seconds, for the times in the statistics.
     """
@@ -58,6 +62,7 @@ class Engine:
         drafter: Drafter | None = None,
         settings: Settings | None = None,
         *,
+        governor: Governor | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.model = model
@@ -66,7 +71,11 @@ class Engine:
         self.drafter = drafter if rewindable else None
         self._no_drafter = model.target.layout.reason if drafter is not None else ""
         rows = self.settings.max_rows if rewindable else 1
-        self.scheduler = Scheduler(max_rows=rows, max_width=self.settings.max_width)
+        self.scheduler = Scheduler(
+            max_rows=rows,
+            max_width=self.settings.max_width,
+            governor=governor if self.drafter is not None else None,
+        )
         self.batch = Batch(
             model.target, slack=self.settings.max_width, length_step=self.settings.length_step
         )
@@ -77,8 +86,7 @@ class Engine:
         self._clock = clock
         self._ids = itertools.count()
         self._broken: str | None = None
-
-    # -- requests ---------------------------------------------------------------------
+        self._rounds = RoundClock(clock)
 
     def add(self, request: Request) -> int:
         """Queue a request.
@@ -125,8 +133,6 @@ class Engine:
     def cache_bytes(self) -> int:
         """Bytes of key/value buffers and of the drafter's own state."""
         return self.batch.caches.nbytes + (self.drafter.nbytes if self.drafter else 0)
-
-    # -- the round --------------------------------------------------------------------
 
     def step(self) -> list[Chunk]:
         """Do one chunk of prefill and one round; return what became known.
@@ -186,15 +192,9 @@ class Engine:
     def _park(self, reason: str) -> None:
         """Go on without the drafter."""
         self.drafter, self._no_drafter = None, reason
-        for slot, state in self.scheduler.running.items():
-            state.decision = replace(state.decision, width=1, reason=reason)
-            self.scheduler.table.set_width(slot, 1)
         if self._reading is not None:
             self._reading.drafting = None
-            state = self._reading.state
-            state.decision = replace(state.decision, run=False, width=1, reason=reason)
-        for state in self.scheduler.waiting:
-            state.decision = replace(state.decision, run=False, width=1, reason=reason)
+        park(self.scheduler, reason)
 
     def _settle(self, *, keep: int) -> None:
         """Read rounds in flight, oldest first, until ``keep`` are left."""
@@ -202,6 +202,8 @@ class Engine:
             plan, check = self._in_flight.pop(0)
             packed = np.ascontiguousarray(np.array(check.packed, copy=False))
             settled = self.scheduler.settle(plan, packed)
+            after = self._in_flight[0][0] if self._in_flight else None
+            self._rounds.settled(plan, settled, after, serial=self._must_read_first())
             self._observe(settled, packed)
             for row in settled:
                 self._emit_row(row, packed, check)
@@ -226,6 +228,7 @@ class Engine:
             self._chunks.append(chunk)
             return
         stats = spec_stats(state, self.scheduler.table, self._clock(), row, taken)
+        report_burst(state, self.scheduler)
         self._drop(state)
         self._conclude(state, chunk, finish, stats)
 
@@ -239,20 +242,23 @@ class Engine:
             self.drafter.keep(rows)
         self._rows = list(slots)
 
-    # -- prefill ----------------------------------------------------------------------
-
     def _advance_prefill(self) -> None:
         """One chunk of one prompt; a failure ends that request only."""
         state = self.scheduler.next_to_prefill() or self.scheduler.prefilling
         if state is None:
             return
         try:
+            self._rounds.disturb()
             if self._reading is None:
                 state.prefill_began = self._clock()
+                govern(state, self.scheduler)
                 self._reading = Reading(state, self.model, self.drafter, self.settings)
             self._reading.advance()
             if self._reading.complete:
                 self._join(self._reading)
+        except ExactnessError as error:
+            self._drop(state)
+            self._finish_outside(state, "error", error.message)
         except (RuntimeError, ValueError, MemoryError) as error:
             log.warning("request %d failed in prefill: %s", state.id, error)
             self._drop(state)
@@ -288,8 +294,7 @@ class Engine:
             self.drafter.join(slot, prompt, first, reading.drafting)
         self._rows.append(slot)
         self._chunks.append(chunk)
-
-    # -- endings ----------------------------------------------------------------------
+        self._rounds.joined(serial=self._must_read_first())
 
     def _conclude(
         self, state: RequestState, chunk: Chunk, finish: FinishReason | None, stats: SpecStats

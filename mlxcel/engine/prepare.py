@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from mlxcel.assets import DEMO_DRAFTER
 from mlxcel.config import Settings
 from mlxcel.engine.drafters import Drafter, LookupDrafter, ModelDrafter, MtpDrafter
 from mlxcel.engine.engine import Engine
+from mlxcel.engine.governor import Governor
 from mlxcel.errors import LoadError
 from mlxcel.models.drafters.mtp import is_mtp_folder, load_mtp
 from mlxcel.models.lean import lean_modules
@@ -50,7 +52,9 @@ def build_engine(
         Names the file and what is wrong.
     """
     model = _load(target, settings, progress)
-    return Engine(model, make_drafter(drafter, model, settings, progress), settings)
+    made = make_drafter(drafter, model, settings, progress)
+    governor = None if made is None else Governor.of(model, made.fingerprint, settings)
+    return Engine(model, made, settings, governor=governor)
 
 
 def make_drafter(
@@ -69,9 +73,8 @@ def make_drafter(
         head = load_mtp(folder, model.target)
         if settings.lean_modules and detect_backend() == "cpu":
             lean_modules(head)
-        return MtpDrafter(
-            MtpChain(head, slack=settings.max_width, length_step=settings.length_step)
-        )
+        chain = MtpChain(head, slack=settings.max_width, length_step=settings.length_step)
+        return MtpDrafter(chain, fingerprint=_digest(folder / "model.safetensors"))
     draft = _load(name, settings, progress)
     check_same_vocabulary(model, draft)
     if draft.target.layout.windows is None:
@@ -79,7 +82,7 @@ def make_drafter(
             f"drafter {draft.checkpoint.name} cannot draft: {draft.target.layout.reason}"
         )
     chain = DraftModel(draft.target, slack=settings.max_width, length_step=settings.length_step)
-    return ModelDrafter(chain)
+    return ModelDrafter(chain, fingerprint=draft.checkpoint.fingerprint)
 
 
 def _load(name: str | Path, settings: Settings, progress: Progress | None) -> LoadedModel:
@@ -90,3 +93,8 @@ def _load(name: str | Path, settings: Settings, progress: Progress | None) -> Lo
         lean=settings.lean_modules,
         progress=progress,
     )
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,6 +8,7 @@ import numpy as np
 
 from mlxcel._fast import SlotTable
 from mlxcel.engine.drafters import Tokens
+from mlxcel.engine.governor import Governor, Ruling
 from mlxcel.engine.plan import Plan
 from mlxcel.engine.sequence import Phase, RequestState
 
@@ -41,9 +42,19 @@ class Scheduler:
         Largest block width.
     max_stops : int
         Stop token ids per request.
+    governor : Governor, optional
+        Decides about bursts; without one they always run.
     """
 
-    def __init__(self, *, max_rows: int, max_width: int, max_stops: int = 64) -> None:
+    def __init__(
+        self,
+        *,
+        max_rows: int,
+        max_width: int,
+        max_stops: int = 64,
+        governor: Governor | None = None,
+    ) -> None:
+        self.governor = governor
         self.max_rows = max_rows
         self.max_width = max_width
         # One slot more than rows: a row that has ended may still be in a round in flight.
@@ -56,6 +67,12 @@ class Scheduler:
     def busy(self) -> bool:
         """Whether any request is unfinished."""
         return bool(self.waiting or self.prefilling or self.running)
+
+    def mtp_b1_should_run(self, width: int) -> Ruling:
+        """Whether the next burst runs at a width; the only place that asks gate and policy."""
+        if self.governor is None:
+            return Ruling(True, "default", "a drafter is loaded")
+        return self.governor.should_run(width)
 
     def next_to_prefill(self) -> RequestState | None:
         """Take the next waiting request, if a row is free for it."""
@@ -73,6 +90,7 @@ class Scheduler:
         state.slot = self.table.admit(
             prompt, state.params.max_tokens - 1, state.decision.width, sorted(state.stop_ids)
         )
+        state.width_set = state.decision.width
         state.phase = Phase.RUNNING
         self.running[state.slot] = state
         self.prefilling = None
@@ -80,14 +98,30 @@ class Scheduler:
 
     def plan(self, before: Plan | None) -> Plan | None:
         """Plan the next round; ``before`` is the round in flight, if any."""
+        self._set_widths()
         number = self.table.plan_round(self.max_width)
         if number < 0:
             return None
         slots = [int(slot) for slot in self.table.round_slots(number)]
+        self._count_probes(slots)
         widths = [int(width) for width in self.table.round_widths(number)]
         known = len(slots) == 1 and (before is None or before.width == 1)
         exact = self.table.upper_length(slots[0]) - widths[0] if known else None
         return Plan(number, slots, widths, self._bound(slots, widths), exact)
+
+    def _set_widths(self) -> None:
+        """Rounds that the policy wants without drafter have width 1."""
+        for slot, state in self.running.items():
+            width = 1 if state.probes_left else state.decision.width
+            if width != state.width_set:
+                self.table.set_width(slot, width)
+                state.width_set = width
+
+    def _count_probes(self, slots: list[int]) -> None:
+        for slot in slots:
+            state = self.running.get(slot)
+            if state is not None and state.probes_left:
+                state.probes_left -= 1
 
     def _bound(self, slots: list[int], widths: list[int]) -> int:
         """Upper bound of length + block: every row writes as much as the widest."""

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlxcel.decide.stops import StopMatcher
+from mlxcel.engine.meter import BurstMeter
 from mlxcel.types import (
     Chunk,
     Completion,
+    Decision,
     FinishReason,
     Request,
     SamplingParams,
@@ -19,7 +21,7 @@ from mlxcel.types import (
     Usage,
 )
 
-__all__ = ["Decision", "Phase", "RequestState"]
+__all__ = ["Phase", "RequestState"]
 
 
 class Phase(enum.Enum):
@@ -29,16 +31,6 @@ class Phase(enum.Enum):
     PREFILL = "prefill"
     RUNNING = "running"
     FINISHED = "finished"
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Whether a request speculates, how wide, and why."""
-
-    run: bool
-    width: int
-    kind: str
-    reason: str
 
 
 @dataclass
@@ -62,8 +54,11 @@ class RequestState:
     completion: Completion | None = None
     prefill_began: float = 0.0
     first_token_at: float = 0.0
+    probes_left: int = 0  # rounds without drafter that the policy still wants
+    width_set: int = 0  # in the slot table
 
     def __post_init__(self) -> None:
+        self.meter = BurstMeter(self.decision.width)
         self._matcher = StopMatcher(self.params.stop)
         self._text: list[str] = []
 
@@ -132,6 +127,7 @@ class RequestState:
             finish_reason=finish,
             usage=Usage(len(self.request.prompt_ids), len(self.token_ids)),
             seed=self.params.seed or 0,
+            decision=self.decision,
             speculation=stats,
             logprobs=tuple(self.logprobs) if self.params.logprobs is not None else None,
             error=error,

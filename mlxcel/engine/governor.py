@@ -1,0 +1,257 @@
+"""Who decides about bursts of one row: exactness, the policy and the gate, joined.
+
+Everything is found out when it is first needed: an engine that is only asked for classic
+decode times no kernel and probes nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mlxcel.config import Settings
+from mlxcel.decide.chips import Chip
+from mlxcel.decide.estimate import BurstSample
+from mlxcel.decide.exactness import VetoState, veto_of
+from mlxcel.decide.gate import GateDecision, mtp_b1_decision
+from mlxcel.decide.kernels import FormVerdict, decide_kernels
+from mlxcel.decide.policy import MtpPolicy, PolicyState
+from mlxcel.decide.records import ROUND_LOOP_VERSION
+from mlxcel.decide.verdict import VerdictKey
+from mlxcel.engine.exactness import exactness_of
+from mlxcel.engine.host_chip import this_chip
+from mlxcel.engine.verdict_store import VerdictStore
+from mlxcel.errors import LoadError
+from mlxcel.hardware.host import Host, describe
+from mlxcel.hardware.profile_store import digest, host_facts
+from mlxcel.runtime.kernel_profile import kernel_times, projections_of, served_dtype
+from mlxcel.runtime.loader import LoadedModel
+
+__all__ = ["Facts", "Governor", "Ruling", "facts_of"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """Whether a burst runs, whose word that is, and why.
+
+    Attributes
+    ----------
+    run : bool
+        Whether it runs.
+    source : {"exactness", "override", "policy", "gate"}
+        Who decided.
+    reason : str
+        For people.
+    """
+
+    run: bool
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a pairing's host and weights are, once they are known.
+
+    Attributes
+    ----------
+    static : GateDecision
+        The static gate's answer.
+    key : callable
+        Verdict key of a width.
+    """
+
+    static: GateDecision
+    key: Callable[[int], VerdictKey]
+
+
+class Governor:
+    """Decides about bursts of one pairing.
+
+    Parameters
+    ----------
+    facts : callable
+        Finds out what the host is; called once, when first needed.
+    probe : callable
+        Exactness at a width: probed, or remembered.
+    store : VerdictStore
+        Where verdicts are kept.
+    settings : Settings
+        Whether the policy is on.
+    clock : callable
+        Seconds since 1970: verdicts outlive the process.
+
+    Notes
+    -----
+    Not thread-safe: belongs to the engine's thread.
+    """
+
+    def __init__(
+        self,
+        facts: Callable[[], Facts],
+        probe: Callable[[int], VetoState],
+        store: VerdictStore,
+        settings: Settings,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._facts = functools.cache(facts)
+        self._probe = functools.cache(probe)
+        self._store = store
+        self._adaptive = settings.mtp_adaptive
+        self._clock = clock
+        self._policies: dict[int, MtpPolicy] = {}
+
+    def should_run(self, width: int) -> Ruling:
+        """Whether a burst of one row runs at a width: veto, override, verdict, gate."""
+        ruling = self._preference(width)
+        if not ruling.run:
+            return ruling
+        # Asked last because it costs most, but what it says outranks all others.
+        veto = self.veto(width)
+        if veto:
+            return Ruling(False, "exactness", f"the exactness probe declined: {veto}")
+        return ruling
+
+    def veto(self, width: int) -> str:
+        """Why exactness forbids bursts of a width; empty if it does not. Probes if need be."""
+        reason = self._probe(width).reason
+        if self._adaptive:
+            self.policy(width).veto = reason
+        return reason
+
+    def _preference(self, width: int) -> Ruling:
+        static = self._facts().static
+        if not self._adaptive:
+            return Ruling(static.run, _source(static), static.reason)
+        found = self.policy(width).decide(self._clock())
+        source = {
+            PolicyState.EXACTNESS_DECLINED: "exactness",
+            PolicyState.FORCED: "override",
+        }.get(found.state, "policy")
+        return Ruling(found.run, source, found.reason)
+
+    def policy(self, width: int) -> MtpPolicy:
+        """The policy of a width, with its verdict of earlier processes."""
+        if width not in self._policies:
+            facts = self._facts()
+            policy = MtpPolicy(facts.key(width), facts.static)
+            text = self._store.read(policy.key)
+            if text is not None:
+                try:
+                    policy.restore(text, self._clock())
+                except LoadError as error:
+                    log.info("%s: %s", self._store.path(policy.key), error.message)
+            self._policies[width] = policy
+        return self._policies[width]
+
+    def probe_rounds(self, width: int, budget: int) -> int:
+        """Classic rounds at the start of the next burst; see `MtpPolicy.probe_rounds`."""
+        return self.policy(width).probe_rounds(budget) if self._adaptive else 0
+
+    def observe(self, width: int, sample: BurstSample) -> None:
+        """Take in what a request that ran alone measured; store a verdict that came of it."""
+        if not self._adaptive:
+            return
+        policy = self.policy(width)
+        if policy.observe(sample, self._clock()):
+            log.info("mtp policy, width %d: %s", width, policy.decide(self._clock()).reason)
+            self._store.write(policy.key, policy.to_json())
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """State of every width that has been asked about."""
+        now = self._clock()
+        return [self._policies[width].snapshot(now) for width in sorted(self._policies)]
+
+    @classmethod
+    def of(cls, model: LoadedModel, drafter_id: str, settings: Settings) -> Governor:
+        """The governor of a pairing on this host."""
+        required = settings.mtp_exactness
+
+        def probe(width: int) -> VetoState:
+            if required == "off":
+                return veto_of(_not_asked(width), required)
+            return veto_of(exactness_of(model, width, settings), required)
+
+        return cls(
+            lambda: facts_of(model, drafter_id, settings),
+            probe,
+            VerdictStore(settings.cache_dir),
+            settings,
+        )
+
+
+def _not_asked(width: int) -> Any:
+    from mlxcel.decide.exactness import unprobed
+
+    return unprobed(width, "MLXCEL_MTP_EXACTNESS=off")
+
+
+def _source(static: GateDecision) -> str:
+    return "override" if static.source == "override" else "gate"
+
+
+def facts_of(
+    model: LoadedModel,
+    drafter_id: str,
+    settings: Settings,
+    *,
+    host: Host | None = None,
+    chip: Chip | None = None,
+) -> Facts:
+    """What the gate and the verdicts of a pairing rest on; times kernels where need be.
+
+    Parameters
+    ----------
+    model : LoadedModel
+        The target as it is served.
+    drafter_id : str
+        Fingerprint of the drafter.
+    settings : Settings
+        Override and cache folder.
+    host, chip : Host, Chip, optional
+        This host's by default.
+    """
+    host, chip = host or describe(), chip or this_chip()
+    override = settings.enable_mtp_b1
+    form = _form(model, settings, host)
+    wide = form.wide if chip.must_measure else chip.wide
+    static = mtp_b1_decision(
+        None if override is None else ("on" if override else "off"),
+        model.target.layout.windows is not None,
+        wide,
+        host=f"{chip.name} ({form.describe()})" if chip.must_measure else chip.name,
+    )
+
+    def key(width: int) -> VerdictKey:
+        return VerdictKey(
+            target=model.checkpoint.fingerprint,
+            drafter=drafter_id,
+            host=digest(host_facts(host)),
+            width=width,
+            weights=f"{model.representation.form} {model.representation.dtype}",
+            kernel=form.kernel,
+            mlx=str(host.versions.get("mlx") or "none"),
+            mlxcel=str(host.versions.get("mlxcel") or "none"),
+            round_loop=ROUND_LOOP_VERSION,
+            numerics="fast",
+        )
+
+    return Facts(static, key)
+
+
+def _form(model: LoadedModel, settings: Settings, host: Host) -> FormVerdict:
+    """What the kernel profile says about the form that is served."""
+    network, config = model.target.model, model.target.config
+    times, _ = kernel_times(
+        projections_of(network, config), served_dtype(network),
+        cache_dir=settings.cache_dir, host=host,
+    )  # fmt: skip
+    verdict = decide_kernels(times.table(), times.counts, width=settings.default_width)
+    return verdict.forms.get(model.representation.form, verdict.served)

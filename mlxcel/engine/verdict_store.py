@@ -1,0 +1,69 @@
+"""Verdicts of the adaptive policy on disk, one file per key, replaced in one step."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from mlxcel.decide.verdict import VerdictKey
+
+__all__ = ["FOLDER", "VerdictStore"]
+
+log = logging.getLogger(__name__)
+
+FOLDER = "mtp-policy"
+
+
+class VerdictStore:
+    """Verdict files of one cache folder.
+
+    Parameters
+    ----------
+    cache_dir : Path
+        The user's cache folder; verdicts lie under ``mtp-policy/``.
+
+    Notes
+    -----
+    A folder that cannot be read or written costs a warning: the verdict then stays in memory.
+    """
+
+    def __init__(self, cache_dir: Path) -> None:
+        self.folder = cache_dir / FOLDER
+
+    def path(self, key: VerdictKey) -> Path:
+        """File of a key."""
+        return self.folder / f"{key.digest}.json"
+
+    def read(self, key: VerdictKey) -> str | None:
+        """Text of a key's file, ``None`` where there is none."""
+        path = self.path(key)
+        try:
+            return path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            log.warning("%s cannot be read (%s): profiling again", path, error)
+            return None
+
+    def write(self, key: VerdictKey, text: str | None) -> None:
+        """Replace a key's file; ``None`` deletes it."""
+        path = self.path(key)
+        try:
+            if text is None:
+                path.unlink(missing_ok=True)
+                return
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self.folder, suffix=".tmp")
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    file.write(text)
+                os.replace(temporary, path)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(temporary)
+                raise
+        except OSError as error:
+            log.warning("%s cannot be written (%s): the verdict stays in memory", path, error)
