@@ -91,7 +91,8 @@ class Options:
         bounds = {
             "minutes": (0.0, 1e5), "steps": (0, 10**9), "tokens": (1, 10**12),
             "draft_vocab": (2, 2**31), "seed": (0, 2**63 - 1), "rows": (0, 2**16),
-            "train_rows": (0, 2**16), "length": (16, 2**16), "turn_tokens": (1, 2**16), "eval_tokens": (8, 2**14),
+            "train_rows": (0, 2**16), "length": (16, 2**16), "turn_tokens": (1, 2**16),
+            "eval_tokens": (8, 2**14),
             "eval_prompts": (1, 48), "unroll": (1, 8), "block_width": (2, 16), "decay": (0.0, 1.0),
             "muon_lr": (0.0, 10.0), "adam_lr": (0.0, 10.0), "weight_decay": (0.0, 10.0),
         }  # fmt: skip

@@ -83,11 +83,13 @@ TOPICS = (
 )  # fmt: skip
 
 MODIFIERS = (
-    "", "", " Keep it short.", " Use simple words.", " Be detailed.", " Answer in three paragraphs.",
-    " Use bullet points.", " Give examples.",
+    "", "", " Keep it short.", " Use simple words.", " Be detailed.",
+    " Answer in three paragraphs.", " Use bullet points.", " Give examples.",
 )  # fmt: skip
 
-LANGUAGES = ("Python", "Python", "JavaScript", "Java", "C", "C++", "Go", "Rust", "Ruby", "TypeScript")
+LANGUAGES = (
+    "Python", "Python", "JavaScript", "Java", "C", "C++", "Go", "Rust", "Ruby", "TypeScript",
+)  # fmt: skip
 CODING = (
     "Write a {} function that {}.",
     "Write a {} program that {}.",
@@ -162,7 +164,8 @@ NUMBERS = (
     "Write {} sentences that start with the letter A.", "Count backwards from {} in steps of two.",
     "List {} words that rhyme with 'day'.", "Give {} synonyms of 'big'.",
     "Write the numbers from {} downwards in words.", "Name {} fruits in alphabetical order.",
-    "List {} verbs with their past tense.", "Make a numbered list of {} things to do on a rainy day.",
+    "List {} verbs with their past tense.",
+    "Make a numbered list of {} things to do on a rainy day.",
     "Write a timetable with {} entries.", "List {} chemical elements with their symbols.",
 )  # fmt: skip
 

@@ -97,7 +97,8 @@ def row_seeds(seed: int, batch: int, rows: int) -> npt.NDArray[np.uint32]:
 
 def weights_of(kinds: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     """Loss weights of tokens: 1 in answers, 0 elsewhere."""
-    return (kinds == ANSWER).astype(np.float32)
+    weights: npt.NDArray[np.float32] = (kinds == ANSWER).astype(np.float32)
+    return weights
 
 
 def noise_scales(temperatures: npt.NDArray[np.float32]) -> tuple[mx.array, mx.array]:

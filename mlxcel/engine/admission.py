@@ -181,8 +181,8 @@ def park(scheduler: Scheduler, reason: str) -> None:
         state.decision = replace(state.decision, width=1, source="engine", reason=reason)
         scheduler.table.set_width(slot, 1)
         state.width_set, state.probes_left = 1, 0
-    for state in [*scheduler.waiting, scheduler.prefilling]:
-        if state is not None:
-            state.decision = replace(
-                state.decision, run=False, width=1, source="engine", reason=reason
-            )
+    prefilling = scheduler.prefilling
+    for state in [*scheduler.waiting, *([] if prefilling is None else [prefilling])]:
+        state.decision = replace(
+            state.decision, run=False, width=1, source="engine", reason=reason
+        )

@@ -24,9 +24,9 @@ from mlxcel.engine.admission import govern, new_state, park, report_burst
 from mlxcel.engine.drafters import Drafter
 from mlxcel.engine.governor import Governor
 from mlxcel.engine.plan import Plan
-from mlxcel.engine.round_clock import RoundClock
 from mlxcel.engine.reading import Reading
 from mlxcel.engine.report import spec_stats, token_logprobs
+from mlxcel.engine.round_clock import RoundClock
 from mlxcel.engine.scheduler import Scheduler, Settled
 from mlxcel.engine.sequence import Phase, RequestState
 from mlxcel.errors import EngineError, ExactnessError

@@ -73,8 +73,8 @@ def make_drafter(
         head = load_mtp(folder, model.target)
         if settings.lean_modules and detect_backend() == "cpu":
             lean_modules(head)
-        chain = MtpChain(head, slack=settings.max_width, length_step=settings.length_step)
-        return MtpDrafter(chain, fingerprint=_digest(folder / "model.safetensors"))
+        mtp = MtpChain(head, slack=settings.max_width, length_step=settings.length_step)
+        return MtpDrafter(mtp, fingerprint=_digest(folder / "model.safetensors"))
     draft = _load(name, settings, progress)
     check_same_vocabulary(model, draft)
     if draft.target.layout.windows is None:

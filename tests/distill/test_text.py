@@ -114,7 +114,8 @@ def test_parts_make_the_whole(tmp_path: Path) -> None:
     model = chat_model()
     texts = []
     for parts in (1, 2):
-        corpus = Corpus(tmp_path / str(parts), model.target, model.tokenizer, options(tmp_path), "x")
+        given = options(tmp_path)
+        corpus = Corpus(tmp_path / str(parts), model.target, model.tokenizer, given, "x")
         for part in reversed(range(parts)):
             corpus.write_part(3, 8, part, parts, lambda *_: None)
         assert len(list((tmp_path / str(parts)).iterdir())) == 3
