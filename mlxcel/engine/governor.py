@@ -18,17 +18,16 @@ from mlxcel.decide.chips import Chip
 from mlxcel.decide.estimate import BurstSample
 from mlxcel.decide.exactness import VetoState, veto_of
 from mlxcel.decide.gate import GateDecision, mtp_b1_decision
-from mlxcel.decide.kernels import FormVerdict, decide_kernels
 from mlxcel.decide.policy import MtpPolicy, PolicyState
 from mlxcel.decide.records import ROUND_LOOP_VERSION
 from mlxcel.decide.verdict import VerdictKey
 from mlxcel.engine.exactness import exactness_of
 from mlxcel.engine.host_chip import this_chip
+from mlxcel.engine.served_form import kernel_verdict
 from mlxcel.engine.verdict_store import VerdictStore
 from mlxcel.errors import LoadError
 from mlxcel.hardware.host import Host, describe
 from mlxcel.hardware.profile_store import digest, host_facts
-from mlxcel.runtime.kernel_profile import kernel_times, projections_of, served_dtype
 from mlxcel.runtime.loader import LoadedModel
 
 __all__ = ["Facts", "Governor", "Ruling", "facts_of"]
@@ -220,7 +219,8 @@ def facts_of(
     """
     host, chip = host or describe(), chip or this_chip()
     override = settings.enable_mtp_b1
-    form = _form(model, settings, host)
+    verdict = kernel_verdict(model, settings, host)
+    form = verdict.forms.get(model.representation.form, verdict.served)
     wide = form.wide if chip.must_measure else chip.wide
     static = mtp_b1_decision(
         None if override is None else ("on" if override else "off"),
@@ -244,14 +244,3 @@ def facts_of(
         )
 
     return Facts(static, key)
-
-
-def _form(model: LoadedModel, settings: Settings, host: Host) -> FormVerdict:
-    """What the kernel profile says about the form that is served."""
-    network, config = model.target.model, model.target.config
-    times, _ = kernel_times(
-        projections_of(network, config), served_dtype(network),
-        cache_dir=settings.cache_dir, host=host,
-    )  # fmt: skip
-    verdict = decide_kernels(times.table(), times.counts, width=settings.default_width)
-    return verdict.forms.get(model.representation.form, verdict.served)

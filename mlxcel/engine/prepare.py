@@ -10,6 +10,7 @@ from mlxcel.config import Settings
 from mlxcel.engine.drafters import Drafter, LookupDrafter, ModelDrafter, MtpDrafter
 from mlxcel.engine.engine import Engine
 from mlxcel.engine.governor import Governor
+from mlxcel.engine.served_form import quantize_head
 from mlxcel.errors import LoadError
 from mlxcel.models.drafters.mtp import is_mtp_folder, load_mtp
 from mlxcel.models.lean import lean_modules
@@ -71,6 +72,7 @@ def make_drafter(
     folder = DEMO_DRAFTER if name == "demo" else Path(name)
     if is_mtp_folder(folder):
         head = load_mtp(folder, model.target)
+        quantize_head(head, model, settings)
         if settings.lean_modules and detect_backend() == "cpu":
             lean_modules(head)
         mtp = MtpChain(head, slack=settings.max_width, length_step=settings.length_step)

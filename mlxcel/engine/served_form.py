@@ -1,0 +1,83 @@
+"""What the kernel profile says about a loaded model, and the head's weights by it."""
+
+from __future__ import annotations
+
+import logging
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from mlxcel.config import Settings
+from mlxcel.decide.kernels import KernelVerdict, decide_kernels
+from mlxcel.hardware.host import Host
+from mlxcel.models.drafters.mtp import MTPHead
+from mlxcel.runtime.kernel_profile import kernel_times, projections_of, served_dtype
+from mlxcel.runtime.loader import LoadedModel
+
+__all__ = ["kernel_verdict", "quantize_head"]
+
+log = logging.getLogger(__name__)
+
+
+def kernel_verdict(
+    model: LoadedModel, settings: Settings, host: Host | None = None
+) -> KernelVerdict:
+    """Verdict of this host's kernel profile for a model's projections; measured once, then kept.
+
+    Parameters
+    ----------
+    model : LoadedModel
+        The target as it is served.
+    settings : Settings
+        Default width and cache folder.
+    host : Host, optional
+        This host; described by default.
+
+    Raises
+    ------
+    LoadError
+        The model has no projection that can be timed.
+    """
+    network, config = model.target.model, model.target.config
+    times, _ = kernel_times(
+        projections_of(network, config), served_dtype(network),
+        cache_dir=settings.cache_dir, host=host,
+    )  # fmt: skip
+    return decide_kernels(times.table(), times.counts, width=settings.default_width)
+
+
+def quantize_head(head: MTPHead, model: LoadedModel, settings: Settings) -> bool:
+    """Quantize the projections of a head as its target's are, where that is faster here.
+
+    Only where the target itself is served as stored and the kernel profile prefers that form;
+    norms and the draft vocabulary's output rows stay. A worse draft costs acceptance only.
+
+    Parameters
+    ----------
+    head : MTPHead
+        Changed in place.
+    model : LoadedModel
+        Its target.
+    settings : Settings
+        For the profile.
+
+    Returns
+    -------
+    bool
+        Whether it was quantized.
+    """
+    table = model.target.config.get("quantization")
+    if model.representation.form != "stored" or not isinstance(table, dict) or "bits" not in table:
+        return False
+    verdict = kernel_verdict(model, settings)
+    if verdict.serve != "stored":
+        return False
+    group, bits, mode = table.get("group_size", 64), table["bits"], table.get("mode", "affine")
+
+    def fits(_: str, module: nn.Module) -> bool:
+        return isinstance(module, nn.Linear) and module.weight.shape[-1] % group == 0
+
+    nn.quantize(head, group_size=group, bits=bits, mode=mode, class_predicate=fits)
+    mx.eval(head.parameters())
+    log.info("the head's projections are quantized to %d bits: %s", bits, verdict.reason)
+    return True
