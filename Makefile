@@ -14,7 +14,7 @@ TYPED := mlxcel $(wildcard benchmarks webapp)
 CHECKED := build/checked
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-checked lint fix typecheck stubs bench docs clean distclean
+.PHONY: help setup build demo test test-slow test-checked lint fix typecheck stubs bench docs clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,11 +37,14 @@ build: $(REQUIREMENTS) ## build the compiled modules in place again
 	MLXCEL_BUILD= $(BIN)/python -m pip install --quiet --no-build-isolation -e '.[$(EXTRAS)]'
 	@touch $(BUILT)
 
-demo: setup ## run the demo pairing: text, acceptance, round cost, verdict of the gate
+demo: setup ## run the demo pairing: verdict of the gate, text, acceptance, round cost
 	$(BIN)/mlxcel demo
 
 test: setup ## run the tests
 	$(BIN)/python -m pytest
+
+test-slow: setup ## run the tests that take minutes
+	$(BIN)/python -m pytest -m slow
 
 # A copy of the package with checks on; run from its folder, with the checkout last on the path.
 test-checked: setup ## run the tests of the compiled modules on a build with all checks on

@@ -15,30 +15,41 @@ from mlxcel.engine.worker import EngineThread, Ticket
 from mlxcel.errors import EngineError, RequestError
 from mlxcel.types import Chunk, Completion, Request, SamplingParams, Speculation
 
-__all__ = ["LLM", "Prompt", "load"]
+__all__ = ["AUTO", "LLM", "Prompt", "default_drafter", "load"]
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """Text, token ids, or chat messages (``{"role": ..., "content": ...}``)."""
+
+AUTO = "auto"
+"""The drafter that is taken when none is named; see `default_drafter`."""
 
 T = TypeVar("T")
 _PARAMS = frozenset(field.name for field in fields(SamplingParams))
 
 
+def default_drafter(target: str | Path) -> str | None:
+    """Name of the drafter that comes with a target: ``"demo"`` for ``"demo"``, else ``None``."""
+    return "demo" if target == "demo" else None
+
+
 def load(
     target: str | Path,
-    drafter: str | Path | None = None,
+    drafter: str | Path | None = AUTO,
     *,
     config: Settings | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> LLM:
-    """Load a model, and a drafter if one is wanted.
+    """Load a model and its drafter.
 
     Parameters
     ----------
     target : str or Path
         A folder in mlx-lm or Hugging Face layout, a hub id, a GGUF file, or ``"demo"``.
     drafter : str, Path or None
-        ``"lookup"`` for prompt lookup, or a draft model given like ``target``.
+        ``"lookup"`` for prompt lookup, ``"demo"`` for the MTP head that comes with the package,
+        a folder made by ``mlxcel distill``, or a draft model given like ``target``. ``None`` or
+        ``"none"`` loads none. Left out (``"auto"``), the target ``"demo"`` gets its packaged
+        head and any other target none.
     config : Settings, optional
         Limits, steps and the form of the weights.
     progress : callable, optional
@@ -55,7 +66,8 @@ def load(
         Names the file and what is wrong with it.
     """
     settings = config or Settings()
-    return LLM(lambda: build_engine(target, drafter, settings, progress))
+    chosen = default_drafter(target) if drafter == AUTO else drafter
+    return LLM(lambda: build_engine(target, chosen, settings, progress))
 
 
 class LLM:

@@ -16,7 +16,7 @@ __all__ = ["main"]
 # Name, module and the line that --help shows without importing the module.
 COMMANDS = {
     "distill": ("mlxcel.cli.distill", "Make a drafter for a target."),
-    "demo": ("mlxcel.cli.demo", "Answer one prompt classic and speculative, and compare."),
+    "demo": ("mlxcel.cli.demo", "Answer prompts classic and speculative, and compare."),
     "generate": ("mlxcel.cli.generate", "Continue a prompt."),
     "gate": ("mlxcel.cli.gate", "Say whether bursts pay, on which evidence, here or elsewhere."),
     "info": ("mlxcel.cli.info", "Show what this host is and which versions run."),

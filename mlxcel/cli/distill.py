@@ -72,7 +72,7 @@ def _part(context: Any, option: Any, value: str | None) -> tuple[int, int] | Non
     if value is None:
         return None
     part, slash, parts = value.partition("/")
-    if not (slash and part.isdigit() and parts.isdigit() and int(part) < int(parts)):
+    if not (slash and part.isdecimal() and parts.isdecimal() and int(part) < int(parts)):
         raise click.BadParameter(f"must be like 0/2 (part 0 or 1 of 2), got {value!r}")
     return int(part), int(parts)
 
@@ -107,7 +107,8 @@ def _part(context: Any, option: Any, value: str | None) -> tuple[int, int] | Non
 @click.option("--compile/--no-compile", "compiled", default=False, show_default=True,
               help="Compile the training step; slow to begin on CUDA.")  # fmt: skip
 @click.option("--text-part", callback=_part, metavar="I/N",
-              help="Only write part I of N of the text, 0 to N - 1: one process per GPU.")  # fmt: skip
+              help="Only write part I (0 to N - 1) of N of the text: "
+              "one process per GPU.")  # fmt: skip
 @click.option("--resume", is_flag=True, help="Go on with the run in --out.")
 @click.option("--profile-steps", type=int, default=0, help="Only time so many steps of each phase.")
 def distill(

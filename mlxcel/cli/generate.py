@@ -11,7 +11,7 @@ import click
 from mlxcel.cli.progress import bar
 from mlxcel.config import Settings
 from mlxcel.errors import RequestError
-from mlxcel.llm import LLM, Prompt, load
+from mlxcel.llm import LLM, Prompt, default_drafter, load
 from mlxcel.types import Completion
 
 
@@ -57,7 +57,8 @@ def summary(completion: Completion) -> str:
 @click.option("--prompt", "-p", required=True, help="The prompt; - reads standard input.")
 @click.option("--chat/--raw", default=None, help="Chat template (default: if there is one).")
 @click.option("--speculation", type=click.Choice(["auto", "on", "off"]), default="auto")
-@click.option("--drafter", default="lookup", show_default=True, help="lookup, none, or a model.")
+@click.option("--drafter", help="demo, lookup, none, a distilled folder, or a draft model "
+              "(default: demo for the model demo, lookup for any other).")  # fmt: skip
 @click.option("--width", type=int, help="Block width K: 1 bonus token and K-1 drafts.")
 @click.option("--max-tokens", "-n", type=int, default=256, show_default=True)
 @click.option("--temperature", "-t", type=float, default=0.0, show_default=True)
@@ -78,7 +79,7 @@ def generate(
     prompt: str,
     chat: bool | None,
     speculation: Any,
-    drafter: str,
+    drafter: str | None,
     width: int | None,
     logit_bias: tuple[str, ...],
     weights: str | None,
@@ -93,6 +94,7 @@ def generate(
     overrides = {} if weights is None else {"weights": weights}
     settings = Settings.from_env(**overrides)
     params |= {"logit_bias": _parse_bias(logit_bias), "stop": tuple(params["stop"])}
+    drafter = drafter or default_drafter(model) or "lookup"
     with bar() as progress:
         llm = load(model, drafter, config=settings, progress=progress)
     with llm:

@@ -20,6 +20,7 @@ import mlxcel
 from mlxcel.cli import main
 from mlxcel.config import Settings
 from mlxcel.engine.prepare import build_engine
+from mlxcel.errors import LoadError
 from mlxcel.llm import LLM
 from tests.support.checkpoints import write_tiny_llama
 
@@ -48,7 +49,7 @@ def loads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]
 
 
 def invoke(*args: str, text: str | None = None) -> Result:
-    return CliRunner().invoke(main, ["generate", *args], input=text)
+    return CliRunner().invoke(main, ["generate", "-m", "tiny", *args], input=text)
 
 
 def as_json(*args: str) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def test_json_is_exactly_the_completion(loads: list[Any], folder: Path) -> None:
     for name in ("text", "token_ids", "finish_reason", "usage", "seed", "drafted", "error"):
         assert made[name] == wanted[name]
     assert [found["token_id"] for found in made["logprobs"]] == made["token_ids"]
-    assert loads == [("demo", "lookup", "auto")]
+    assert loads == [("tiny", "lookup", "auto")]
 
 
 def test_text_goes_to_stdout_and_the_summary_to_stderr(loads: list[Any]) -> None:
@@ -94,7 +95,7 @@ def test_all_options_reach_the_request(loads: list[Any]) -> None:
     assert banned["token_ids"][0] != first
     assert as_json("-p", "ab", "--raw", "-n", "5", "--width", "1", "--drafter", "none",
                    "--weights", "dense")["speculation"]["kind"] == "none"  # fmt: skip
-    assert loads[-1] == ("demo", "none", "dense")
+    assert loads[-1] == ("tiny", "none", "dense")
     stop = plain["text"][3:5]
     stopped = as_json("-p", "ab", "--raw", "-n", "20", "--stop", stop, "--stop", "\x00")
     assert stopped["text"] == plain["text"][: plain["text"].index(stop)]
@@ -103,6 +104,33 @@ def test_all_options_reach_the_request(loads: list[Any]) -> None:
                "--min-p", "0.01", "--repetition-penalty", "1.1", "--presence-penalty", "0.1",
                "--frequency-penalty", "0.1", "--seed", "18446744073709551615")  # fmt: skip
     assert as_json(*sampled)["token_ids"] == as_json(*sampled, "--width", "5")["token_ids"]
+
+
+@pytest.mark.parametrize("command", ["generate", "demo"])
+@pytest.mark.parametrize(
+    ("args", "drafter"),
+    [
+        ((), "demo"),
+        (("--model", "demo"), "demo"),
+        (("--drafter", "none"), "none"),
+        (("--drafter", "lookup"), "lookup"),
+        (("--model", "other"), "lookup"),
+        (("--model", "other", "--drafter", "demo"), "demo"),
+    ],
+)
+def test_the_drafter_that_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, command: str, args: tuple[str, ...], drafter: str
+) -> None:
+    asked: list[str] = []
+
+    def load(target: str, drafter: str, **_: Any) -> LLM:
+        asked.append(drafter)
+        raise LoadError("enough")
+
+    monkeypatch.setattr(importlib.import_module(f"mlxcel.cli.{command}"), "load", load)
+    result = CliRunner().invoke(main, [command, "--prompt", "x", *args])
+    assert (result.exit_code, result.stderr) == (2, "mlxcel: enough\n")
+    assert asked == [drafter]
 
 
 def test_the_prompt_from_standard_input(loads: list[Any]) -> None:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mlxcel.config import Settings
-from mlxcel.engine.engine import Engine
-from mlxcel.llm import LLM
-from mlxcel.runtime.loader import load_checkpoint
-from mlxcel.types import Completion
-from tests.support.drafters import make
+from tests.demo.support import PENALTIES, Demo
 
-pytestmark = [pytest.mark.demo, pytest.mark.slow]
+pytestmark = pytest.mark.demo
 
-SETTINGS = Settings()
-PENALTIES = {"repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2}
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 REPEATING = [
     {
@@ -32,38 +23,6 @@ PICTURES = [
         "content": "Repeat: 👩‍👧 café 日本語 🎉🎉 naïve 👩‍👧 café 日本語 🎉🎉 naïve 👩‍👧 café",
     }
 ]
-
-
-class Demo:
-    """One loaded model, whose drafter can be changed between requests."""
-
-    def __init__(self, folder: Path) -> None:
-        def build() -> Engine:
-            return Engine(load_checkpoint(folder, cache_dir=folder.parent), None, SETTINGS)
-
-        self.llm = LLM(build)
-
-    def drafter(self, name: str) -> None:
-        """Put another drafter into the resting engine."""
-
-        def change(engine: Engine) -> None:
-            assert not engine.busy
-            engine.drafter = make(name, engine.model, SETTINGS)
-
-        self.llm.call(change)
-
-    def classic(self, prompt: Any, **params: Any) -> Completion:
-        return self.llm.generate(prompt, speculation="off", **params)
-
-    def twin(self, prompt: Any, width: int, **params: Any) -> Completion:
-        return self.llm.generate(prompt, speculation="on", width=width, **params)
-
-
-@pytest.fixture(scope="module")
-def demo(demo_folder: Path) -> Iterator[Demo]:
-    made = Demo(demo_folder)
-    yield made
-    made.llm.close()
 
 
 @pytest.fixture
