@@ -80,7 +80,7 @@ def demo(
             _answer(llm, pairs[0].prompt, arm, width, max_tokens=4, **request)
         left_alone = _answer(llm, pairs[0].prompt, "auto", width, max_tokens=4, **request)
         runs = "speculates" if left_alone.speculation.ran else "runs classic"
-        console.print(f"without --speculation a request {runs}: {left_alone.speculation.reason}")
+        console.print(f"verdict of the gate: a request {runs}: {left_alone.speculation.reason}")
         for pair in pairs:
             for repeat in range(repeats):
                 for arm in ("off", "on") if repeat % 2 == 0 else ("on", "off"):

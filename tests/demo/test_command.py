@@ -26,7 +26,7 @@ def row(text: str, name: str) -> list[str]:
 def test_standard_prompts(demo_folder: Path) -> None:
     text = invoke()
     assert "drafter demo, width 4" in text
-    assert "without --speculation a request " in text
+    assert "verdict of the gate: a request " in text
     for name in standard_prompts():
         assert name in text
     assert row(text, "token ids") == ["equal"] * 3
