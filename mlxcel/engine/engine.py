@@ -250,8 +250,8 @@ class Engine:
         try:
             self._rounds.disturb()
             if self._reading is None:
-                state.prefill_began = self._clock()
                 govern(state, self.scheduler)
+                state.prefill_began = self._clock()
                 self._reading = Reading(state, self.model, self.drafter, self.settings)
             self._reading.advance()
             if self._reading.complete:
