@@ -46,7 +46,7 @@ class Pair:
               "(default: demo for the model demo, lookup for any other).")  # fmt: skip
 @click.option("--prompt", help="A prompt of your own in place of the three standard ones.")
 @click.option("--width", type=int, default=4, show_default=True, help="Block width K.")
-@click.option("--max-tokens", type=int, default=96, show_default=True, help="Of each answer.")
+@click.option("--max-tokens", type=int, default=64, show_default=True, help="Of each answer.")
 @click.option("--temperature", type=float, default=0.0, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--repeats", type=click.IntRange(1), default=2, show_default=True,
@@ -78,16 +78,16 @@ def demo(
         request = {"temperature": temperature, "seed": seed}
         for arm in ("off", "on"):  # the first requests of a process are slower
             _answer(llm, pairs[0].prompt, arm, width, max_tokens=4, **request)
-        left_alone = _answer(llm, pairs[0].prompt, "auto", width, max_tokens=4, **request)
-        runs = "speculates" if left_alone.speculation.ran else "runs classic"
-        console.print(f"verdict of the gate: a request {runs}: {left_alone.speculation.reason}")
         for pair in pairs:
             for repeat in range(repeats):
                 for arm in ("off", "on") if repeat % 2 == 0 else ("on", "off"):
                     done = _answer(llm, pair.prompt, arm, width, max_tokens=max_tokens, **request)
                     pair.arms[arm].append(done)
             console.print(_panel(pair))
+        left_alone = _answer(llm, pairs[0].prompt, "auto", width, max_tokens=max_tokens, **request)
     console.print(_table(pairs))
+    runs = "speculates" if left_alone.speculation.ran else "runs classic"
+    console.print(f"verdict of the gate: a request {runs}: {left_alone.speculation.reason}")
     if not all(pair.equal for pair in pairs):
         raise ExactnessError("two answers differ: please report this with the prompt and seed")
     console.print("The answers are equal, token for token.")

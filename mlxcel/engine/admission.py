@@ -166,7 +166,7 @@ def govern(state: RequestState, scheduler: Scheduler) -> None:
     if ruling.run:
         timed = governor.probe_rounds(decision.width, state.params.max_tokens - 1)
         # The first and the last of a pipelined series have no time of their own.
-        state.probes_left = timed + 2 if timed else 0
+        state.probes_asked = state.probes_left = timed + 2 if timed else 0
 
 
 def report_burst(state: RequestState, scheduler: Scheduler) -> None:

@@ -80,7 +80,12 @@ def spec_stats(
         _take_back(accepted, taken, min(last.accepted, last.count))
     deepest = max((at + 1 for at, count in enumerate(proposed) if count), default=0)
     if decision.run and not deepest:
-        reason = "the drafter had nothing to propose"
+        timed = counters["rounds"] and state.probes_asked >= counters["rounds"]
+        reason = (
+            "all its rounds were classic steps, timed for the policy"
+            if timed
+            else "the drafter had nothing to propose"
+        )
     return replace(
         base,
         ran=bool(deepest),

@@ -54,7 +54,8 @@ class RequestState:
     completion: Completion | None = None
     prefill_began: float = 0.0
     first_token_at: float = 0.0
-    probes_left: int = 0  # rounds without drafter that the policy still wants
+    probes_asked: int = 0  # rounds without drafter that the policy wants
+    probes_left: int = 0  # how many of them are still to be planned
     width_set: int = 0  # in the slot table
 
     def __post_init__(self) -> None:

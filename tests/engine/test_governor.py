@@ -190,6 +190,13 @@ def test_broken_verdicts_are_profiled_again(
     assert str(path) in caplog.text
 
 
+def test_short_answers_say_what_their_rounds_were(tmp_path: Path) -> None:
+    found = World(tmp_path).ask(tokens=3)
+    assert found.decision.run
+    assert not found.speculation.ran
+    assert found.speculation.reason == "all its rounds were classic steps, timed for the policy"
+
+
 def test_an_old_verdict_is_measured_again(tmp_path: Path) -> None:
     world = World(tmp_path)
     for _ in range(5):
