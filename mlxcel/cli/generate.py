@@ -10,7 +10,7 @@ import click
 
 from mlxcel.cli.progress import bar
 from mlxcel.config import Settings
-from mlxcel.errors import RequestError
+from mlxcel.errors import EngineError, RequestError
 from mlxcel.llm import LLM, Prompt, default_drafter, load
 from mlxcel.types import Completion
 
@@ -106,8 +106,12 @@ def generate(
                 click.echo(chunk.text, nl=False)
             completion = chunk.completion
     assert completion is not None
+    if completion.finish_reason == "error" and not as_json:
+        raise EngineError(completion.error or "the request failed")
     if as_json:
         click.echo(json.dumps(completion.to_dict(), ensure_ascii=False))
     else:
         click.echo()
         click.echo(summary(completion), err=True)
+    if completion.finish_reason == "error":
+        raise SystemExit(2)

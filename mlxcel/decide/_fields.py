@@ -88,7 +88,8 @@ class Fields:
         value = self.take(name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.fault(name, value, "a number")
-        if not math.isfinite(value) or not low <= value <= high:
+        # Bounds first: a whole number may be too large for a float. NaN is within none.
+        if not low <= value <= high or not math.isfinite(value):
             raise self.fault(name, value, f"between {low} and {high}")
         return value
 

@@ -89,7 +89,7 @@ class Options:
         if self.minutes is None and self.steps is None:
             raise ConfigError("give minutes or steps of training", param="minutes")
         bounds = {
-            "minutes": (0.0, 1e5), "steps": (0, 10**9), "tokens": (1, 10**12),
+            "minutes": (1e-4, 1e5), "steps": (0, 10**9), "tokens": (1, 10**12),
             "draft_vocab": (2, 2**31), "seed": (0, 2**63 - 1), "rows": (0, 2**16),
             "train_rows": (0, 2**16), "length": (16, 2**16), "turn_tokens": (1, 2**16),
             "eval_tokens": (8, 2**14),

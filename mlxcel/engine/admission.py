@@ -171,8 +171,11 @@ def govern(state: RequestState, scheduler: Scheduler) -> None:
 
 def report_burst(state: RequestState, scheduler: Scheduler) -> None:
     """Tell the policy what a request measured, if it was the policy's to decide."""
-    if scheduler.governor is not None and state.decision.source in ("policy", "gate"):
-        scheduler.governor.observe(state.meter.width, state.meter.sample())
+    if scheduler.governor is None or state.decision.source not in ("policy", "gate"):
+        return
+    sample = state.meter.sample()
+    if sample.rounds or sample.probe_rounds:
+        scheduler.governor.observe(state.meter.width, sample)
 
 
 def park(scheduler: Scheduler, reason: str) -> None:

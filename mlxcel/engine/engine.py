@@ -29,7 +29,7 @@ from mlxcel.engine.report import spec_stats, token_logprobs
 from mlxcel.engine.round_clock import RoundClock
 from mlxcel.engine.scheduler import Scheduler, Settled
 from mlxcel.engine.sequence import Phase, RequestState
-from mlxcel.errors import EngineError, ExactnessError
+from mlxcel.errors import EngineError, MlxcelError
 from mlxcel.runtime.batch import Batch, Check
 from mlxcel.runtime.loader import LoadedModel
 from mlxcel.types import Chunk, FinishReason, Request, SpecStats
@@ -256,11 +256,11 @@ class Engine:
             self._reading.advance()
             if self._reading.complete:
                 self._join(self._reading)
-        except ExactnessError as error:
+        except MlxcelError as error:
             self._drop(state)
             self._finish_outside(state, "error", error.message)
-        except (RuntimeError, ValueError, MemoryError) as error:
-            log.warning("request %d failed in prefill: %s", state.id, error)
+        except Exception as error:
+            log.exception("request %d failed in prefill", state.id)
             self._drop(state)
             self._finish_outside(state, "error", f"prefill failed: {error}")
 
@@ -309,6 +309,7 @@ class Engine:
         if state.phase is Phase.WAITING:
             scheduler.waiting.remove(state)
         elif state.phase is Phase.PREFILL:
+            self._rounds.disturb()  # its chunk may still run
             scheduler.prefilling = self._reading = None
         elif state.phase is Phase.RUNNING:
             scheduler.release(state)

@@ -161,7 +161,9 @@ class Governor:
         policy = self.policy(width)
         if policy.observe(sample, self._clock()):
             log.info("mtp policy, width %d: %s", width, policy.decide(self._clock()).reason)
-            self._store.write(policy.key, policy.to_json())
+            # What could not be measured is no verdict worth keeping over a restart.
+            open_ = policy.verdict is not None and policy.verdict.zone == "unmeasured"
+            self._store.write(policy.key, None if open_ else policy.to_json())
 
     def snapshot(self) -> list[dict[str, Any]]:
         """State of every width that has been asked about."""
@@ -235,7 +237,8 @@ def facts_of(
             drafter=drafter_id,
             host=digest(host_facts(host)),
             width=width,
-            weights=f"{model.representation.form} {model.representation.dtype}",
+            weights=f"{model.representation.form} {model.representation.dtype}"
+            + (" lean" if settings.lean_modules else ""),
             kernel=form.kernel,
             mlx=str(host.versions.get("mlx") or "none"),
             mlxcel=str(host.versions.get("mlxcel") or "none"),

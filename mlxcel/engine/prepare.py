@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
 from pathlib import Path
 
 from mlxcel.assets import DEMO_DRAFTER
@@ -25,6 +27,8 @@ from mlxcel.runtime.mtp import MtpChain
 from mlxcel.runtime.representation import detect_backend
 
 __all__ = ["build_engine", "make_drafter"]
+
+log = logging.getLogger(__name__)
 
 
 def build_engine(
@@ -72,11 +76,12 @@ def make_drafter(
     folder = DEMO_DRAFTER if name == "demo" else Path(name)
     if is_mtp_folder(folder):
         head = load_mtp(folder, model.target)
-        quantize_head(head, model, settings)
+        form = "quantized" if quantize_head(head, model, settings) else "dense"
+        _warn_of_another_target(folder, model)
         if settings.lean_modules and detect_backend() == "cpu":
             lean_modules(head)
         mtp = MtpChain(head, slack=settings.max_width, length_step=settings.length_step)
-        return MtpDrafter(mtp, fingerprint=_digest(folder / "model.safetensors"))
+        return MtpDrafter(mtp, fingerprint=f"{form} {_digest(folder)}")
     draft = _load(name, settings, progress)
     check_same_vocabulary(model, draft)
     if draft.target.layout.windows is None:
@@ -97,6 +102,16 @@ def _load(name: str | Path, settings: Settings, progress: Progress | None) -> Lo
     )
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+def _digest(folder: Path) -> str:
+    with (folder / "model.safetensors").open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _warn_of_another_target(folder: Path, model: LoadedModel) -> None:
+    made_for = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("target")
+    fingerprint = made_for.get("fingerprint") if isinstance(made_for, dict) else None
+    if fingerprint not in (None, model.checkpoint.fingerprint):
+        log.warning(
+            "%s: made for other weights than %s; the output stays right, but fewer drafts may "
+            "be accepted", folder, model.checkpoint.name,
+        )  # fmt: skip

@@ -80,12 +80,7 @@ def spec_stats(
         _take_back(accepted, taken, min(last.accepted, last.count))
     deepest = max((at + 1 for at, count in enumerate(proposed) if count), default=0)
     if decision.run and not deepest:
-        timed = counters["rounds"] and state.probes_asked >= counters["rounds"]
-        reason = (
-            "all its rounds were classic steps, timed for the policy"
-            if timed
-            else "the drafter had nothing to propose"
-        )
+        reason = _why_classic(state, counters["rounds"])
     return replace(
         base,
         ran=bool(deepest),
@@ -99,6 +94,12 @@ def spec_stats(
         width_min=counters["width_min"],
         width_max=counters["width_max"],
     )
+
+
+def _why_classic(state: RequestState, rounds: int) -> str:
+    if rounds and state.probes_asked >= rounds:
+        return "all its rounds were classic steps, timed for the policy"
+    return "the drafter had nothing to propose"
 
 
 def _take_back(counts: list[int], begin: int, end: int) -> None:

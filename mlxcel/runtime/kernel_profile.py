@@ -249,7 +249,7 @@ def _from_record(
     }
     if samples.keys() != wanted:
         raise ValueError("it has other cells than these projections")
-    if not all(cell and min(cell) > _NO_TIME and max(cell) < 1e4 for cell in samples.values()):
+    if not all(cell and all(_NO_TIME < t < 1e4 for t in cell) for cell in samples.values()):
         raise ValueError("a time is missing or out of bounds")
     return KernelTimes(
         projections=projections,

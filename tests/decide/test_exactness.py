@@ -129,3 +129,12 @@ def test_records_survive_json_and_damaged_ones_are_refused() -> None:
             ExactnessRecord.from_dict({key: good[key] for key in good if key != name})
     with pytest.raises(LoadError):
         ExactnessRecord.from_dict([])
+
+
+def test_numbers_too_large_for_a_float_are_refused() -> None:
+    from mlxcel.decide._fields import Fields
+    from mlxcel.errors import LoadError
+
+    for value in (10**400, -(10**400), float("nan"), float("inf")):
+        with pytest.raises(LoadError, match="between"):
+            Fields({"x": value}, "record").number("x", 0, 1e30)

@@ -18,6 +18,7 @@ from mlxcel.engine.engine import Engine
 from mlxcel.engine.governor import Facts, Governor
 from mlxcel.engine.scripted import ScriptedDrafter
 from mlxcel.engine.verdict_store import VerdictStore
+from mlxcel.errors import LoadError
 from mlxcel.types import Completion, Request, SamplingParams
 from tests.support import tiny
 
@@ -215,3 +216,25 @@ def test_a_folder_that_cannot_be_written_keeps_the_verdict_in_memory(
         found = [world.ask() for _ in range(5)]
     assert "enables" in found[4].decision.reason
     assert "stays in memory" in caplog.text
+
+
+def test_what_goes_wrong_in_deciding_ends_that_request_only(tmp_path: Path) -> None:
+    world = World(tmp_path)
+
+    def broken(width: int) -> Any:
+        raise LoadError("no projection could be timed")
+
+    world.governor.should_run = broken  # type: ignore[method-assign,assignment]
+    found = world.ask()
+    assert found.finish_reason == "error"
+    assert "no projection could be timed" in str(found.error)
+    assert world.ask("off").finish_reason == "length"
+
+
+def test_what_could_not_be_measured_is_not_kept(tmp_path: Path) -> None:
+    world = World(tmp_path, wide=False)
+    for _ in range(70):
+        world.ask(tokens=2)
+    assert "could not be measured" in world.ask().decision.reason
+    assert not list(tmp_path.glob("mtp-policy/*.json"))
+    assert World(tmp_path, wide=False).ask().decision.reason.startswith("profiling, 0 of 4")

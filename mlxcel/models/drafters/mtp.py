@@ -313,8 +313,10 @@ def _check_tensors(path: Path, wanted: dict[str, tuple[int, ...]]) -> None:
         raise LoadError(f"{path}: not a complete safetensors file ({size} bytes)")
     try:
         found = {k: tuple(v["shape"]) for k, v in header.items() if k != "__metadata__"}
-        ends = [v["data_offsets"][1] for k, v in header.items() if k != "__metadata__"]
-    except (LookupError, TypeError) as error:
+        tensors = {k: v for k, v in header.items() if k != "__metadata__"}
+        ends = [int(v["data_offsets"][1]) for v in tensors.values()]
+        kinds = {k: v["dtype"] for k, v in tensors.items()}
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise LoadError(f"{path}: damaged safetensors header: {error}") from error
     missing = sorted(wanted.keys() - found.keys())
     if missing:
@@ -322,6 +324,11 @@ def _check_tensors(path: Path, wanted: dict[str, tuple[int, ...]]) -> None:
     for name, shape in wanted.items():
         if found[name] != shape:
             raise LoadError(f"{path}: {name} has shape {found[name]}, expected {shape}")
+        allowed = ("U32",) if name == DRAFT_IDS else ("F16", "BF16", "F32")
+        if kinds[name] not in allowed:
+            raise LoadError(
+                f"{path}: {name} has dtype {kinds[name]!r}, expected {' or '.join(allowed)}"
+            )
     expected = 8 + length + max(ends, default=0)
     if size != expected:
         raise LoadError(f"{path}: {size} bytes, its header says {expected}; fetch it again")
