@@ -185,7 +185,7 @@ def test_broken_verdicts_are_profiled_again(
     path = VerdictStore(tmp_path).path(KEY)
     path.parent.mkdir()
     path.write_text(text)
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="mlxcel"):
         found = world.ask()
     assert found.decision.reason.startswith("profiling, 0 of 4")
     assert str(path) in caplog.text
