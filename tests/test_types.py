@@ -11,6 +11,7 @@ import pytest
 from mlxcel.errors import RequestError
 from mlxcel.types import (
     Completion,
+    Decision,
     Request,
     SamplingParams,
     SpecStats,
@@ -145,6 +146,7 @@ def completion() -> Completion:
     return Completion(
         text="ab", token_ids=(1, 2), drafted=(False, True), finish_reason="length",
         usage=Usage(3, 2), seed=7, speculation=stats,
+        decision=Decision(run=True, width=4, kind="lookup", source="default", reason="why"),
         logprobs=(TokenLogprob(1, -0.5, ((1, -0.5), (2, -1.5))), TokenLogprob(2, -0.1)),
     )  # fmt: skip
 
@@ -155,6 +157,7 @@ def test_the_keys_of_to_dict() -> None:
     assert set(made["usage"]) == {"prompt_tokens", "completion_tokens", "total_tokens"}
     ratios = {"acceptance", "emitted_per_verify", "tokens_per_second"}
     assert set(made["speculation"]) == {field.name for field in fields(SpecStats)} | ratios
+    assert set(made["decision"]) == {"run", "width", "kind", "source", "reason"}
     assert set(made["logprobs"][0]) == {field.name for field in fields(TokenLogprob)}
     assert made["usage"]["total_tokens"] == 5
     stats = made["speculation"]

@@ -83,8 +83,8 @@ def test_bad_parts(called: list[Any], given: str) -> None:
     ("args", "said"),
     [
         ((), "give minutes or steps"),
-        (("--minutes", "-1"), "minutes must be 0.0 to"),
-        (("--minutes", "nan"), "minutes must be 0.0 to"),
+        (("--minutes", "-1"), "minutes must be 0.0001 to"),
+        (("--minutes", "nan"), "minutes must be 0.0001 to"),
         (("--steps", "-1"), "steps must be 0 to"),
         (("--steps", "1", "--turn-tokens", "0"), "turn_tokens must be 1 to 65536, got 0"),
         (("--steps", "1", "--turn-tokens", "65537"), "turn_tokens must be 1 to 65536"),

@@ -96,7 +96,12 @@ def test_weights_that_do_not_fit_the_config(tmp_path: Path) -> None:
 
 def drafted(tmp_path: Path, **drafter: Any) -> Engine:
     target = write_tiny_llama(tmp_path / "target")
-    return build_engine(target, write_tiny_llama(tmp_path / "drafter", **drafter), SETTINGS)
+    return build_engine(target, write_tiny_llama(tmp_path / "drafter", **drafter), forced(tmp_path))
+
+
+def forced(cache: Path) -> Settings:
+    """Nothing is measured before a burst, and nothing written to the user's cache folder."""
+    return Settings(cache_dir=cache, enable_mtp_b1=True, mtp_exactness="off")
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -121,7 +126,7 @@ def test_padding_rows_of_either_are_tolerated(tmp_path: Path, extra: int) -> Non
     small = write_tiny_llama(tmp_path / "small")
     large = write_tiny_llama(tmp_path / "large", vocab_extra=extra, seed=1)
     for target, drafter in ((small, large), (large, small)):
-        engine = build_engine(target, drafter, SETTINGS)
+        engine = build_engine(target, drafter, forced(tmp_path))
         twin = one(engine, PROMPT, 4, max_tokens=40, ignore_eos=True)
         classic = one(Engine(engine.model, None, SETTINGS), PROMPT, max_tokens=40, ignore_eos=True)
         assert twin.token_ids == classic.token_ids
