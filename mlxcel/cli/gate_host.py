@@ -9,6 +9,7 @@ from mlxcel.decide.explain import KernelFinding
 from mlxcel.decide.kernels import decide_kernels
 from mlxcel.decide.stored import Stored, read_stored
 from mlxcel.engine.host_chip import this_chip
+from mlxcel.engine.verdict_store import VerdictStore
 from mlxcel.errors import LoadError
 from mlxcel.hardware.host import Sources
 
@@ -53,7 +54,7 @@ def kernel_finding(target: str, settings: Settings) -> KernelFinding:
 
 def verdict_folder(cache_dir: Path) -> Path:
     """Folder of the adaptive policy's verdicts."""
-    return cache_dir / "mtp-policy"
+    return VerdictStore(cache_dir).folder
 
 
 def read_verdicts(folder: Path, *, now: float) -> tuple[Stored, ...]:

@@ -142,6 +142,13 @@ class Fields:
             raise self.fault(name, value, wanted) from None
         return value
 
+    def day(self, name: str) -> str:
+        """An ISO 8601 date to the day."""
+        value = self.date_or_none(name)
+        if value is None or len(value) != 10:
+            raise LoadError(f"{self.where}: {name} must be a day, got {value!r}", param=name)
+        return value
+
     def inner(self, name: str) -> Fields:
         """The fields of an inner object."""
         return Fields(self.take(name), f"{self.where}: {name}")

@@ -9,7 +9,6 @@ from typing import Literal
 from mlxcel.decide._fields import Fields
 from mlxcel.decide.matrix import KERNEL_CLASSES, Case, Matrix
 from mlxcel.decide.records import ROUND_LOOP_VERSION
-from mlxcel.errors import LoadError
 
 __all__ = [
     "Conflict",
@@ -79,11 +78,8 @@ def parse_decision(data: object, where: str = "decision") -> Decision:
         A field that is missing, unknown or bad, with its place.
     """
     fields = Fields(data, where)
-    made_on = fields.date_or_none("made_on")
-    if made_on is None or len(made_on) != 10:
-        raise LoadError(f"{where}: made_on must be a day, got {made_on!r}", param="made_on")
     decision = Decision(
-        made_on=made_on,
+        made_on=fields.day("made_on"),
         round_loop=fields.whole("round_loop", 1, 10**6),
         branch=fields.text("branch"),
         verdicts=dict(fields.table("verdicts")),

@@ -156,13 +156,10 @@ def parse_prediction(data: object, where: str = "prediction") -> Prediction:
         A field that is missing, unknown or bad, with its place.
     """
     fields = Fields(data, where)
-    made_on = fields.date_or_none("made_on")
-    if made_on is None or len(made_on) != 10:
-        raise LoadError(f"{where}: made_on must be a day, got {made_on!r}", param="made_on")
     prediction = Prediction(
         id=fields.text("id"),
         statement=fields.text("statement"),
-        made_on=made_on,
+        made_on=fields.day("made_on"),
         by=fields.text("by"),
         address=fields.text("address"),
         basis=fields.text("basis"),

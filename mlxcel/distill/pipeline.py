@@ -127,16 +127,12 @@ def distill(
     LoadError, ConfigError, CapacityError
         The target is not supported, the folder holds another run, or memory does not suffice.
     """
-    check_target(model)
-    backend = detect_backend()
-    sizes = plan(model.target, options, backend, device_bytes(backend))
+    sizes, corpus = _prepare(model, options)
     observer.note(sizes.sentence())
     checkpoint = options.out / "checkpoint.safetensors"
     if checkpoint.exists() and not resume:
         raise ConfigError(f"{checkpoint}: there is a run here; give --resume or another --out")
     result = Result(options.out)
-    fingerprint = model.checkpoint.fingerprint
-    corpus = Corpus(options.out / "text", model.target, model.tokenizer, options, fingerprint)
 
     began = clock()
     text = corpus.training(sizes.batches, sizes.rows, observer.tick)
@@ -166,12 +162,18 @@ def write_text(
     part, parts : int
         Which of how many; one process per GPU.
     """
+    sizes, corpus = _prepare(model, options)
+    corpus.write_part(sizes.batches, sizes.rows, part, parts, observer.tick)
+
+
+def _prepare(model: LoadedModel, options: Options) -> tuple[Plan, Corpus]:
+    """Sizes that fit, and the folder of the text; refuses targets that cannot be distilled."""
     check_target(model)
     backend = detect_backend()
     sizes = plan(model.target, options, backend, device_bytes(backend))
     fingerprint = model.checkpoint.fingerprint
-    corpus = Corpus(options.out / "text", model.target, model.tokenizer, options, fingerprint)
-    corpus.write_part(sizes.batches, sizes.rows, part, parts, observer.tick)
+    folder = options.out / "text"
+    return sizes, Corpus(folder, model.target, model.tokenizer, options, fingerprint)
 
 
 def _phase(

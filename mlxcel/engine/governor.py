@@ -16,7 +16,7 @@ from typing import Any
 from mlxcel.config import Settings
 from mlxcel.decide.chips import Chip
 from mlxcel.decide.estimate import BurstSample
-from mlxcel.decide.exactness import VetoState, veto_of
+from mlxcel.decide.exactness import VetoState, unprobed, veto_of
 from mlxcel.decide.gate import GateDecision, mtp_b1_decision
 from mlxcel.decide.policy import MtpPolicy, PolicyState
 from mlxcel.decide.records import ROUND_LOOP_VERSION
@@ -177,7 +177,7 @@ class Governor:
 
         def probe(width: int) -> VetoState:
             if required == "off":
-                return veto_of(_not_asked(width), required)
+                return veto_of(unprobed(width, "MLXCEL_MTP_EXACTNESS=off"), required)
             return veto_of(exactness_of(model, width, settings), required)
 
         return cls(
@@ -186,12 +186,6 @@ class Governor:
             VerdictStore(settings.cache_dir),
             settings,
         )
-
-
-def _not_asked(width: int) -> Any:
-    from mlxcel.decide.exactness import unprobed
-
-    return unprobed(width, "MLXCEL_MTP_EXACTNESS=off")
 
 
 def _source(static: GateDecision) -> str:

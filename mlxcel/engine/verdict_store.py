@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 from mlxcel.decide.verdict import VerdictKey
+from mlxcel.hardware.profile_store import replace_text
 
 __all__ = ["FOLDER", "VerdictStore"]
 
@@ -54,16 +52,7 @@ class VerdictStore:
         try:
             if text is None:
                 path.unlink(missing_ok=True)
-                return
-            self.folder.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self.folder, suffix=".tmp")
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    file.write(text)
-                os.replace(temporary, path)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(temporary)
-                raise
+            else:
+                replace_text(path, text)
         except OSError as error:
             log.warning("%s cannot be written (%s): the verdict stays in memory", path, error)

@@ -19,7 +19,7 @@ from typing import Any
 from mlxcel.hardware import blas
 from mlxcel.hardware.host import Host
 
-__all__ = ["ProfileStore", "digest", "host_facts"]
+__all__ = ["ProfileStore", "digest", "host_facts", "replace_text"]
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +79,29 @@ def digest(key: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:32]
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write a small file in one step: whoever reads it sees the old text or the new one.
+
+    Raises
+    ------
+    OSError
+        It cannot be written; what was there stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    number, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    temporary = Path(name)
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
 class ProfileStore:
     """Records of one kind.
 
@@ -136,20 +159,9 @@ class ProfileStore:
             {"version": self.version, "key": key, "record": record},
             indent=1, sort_keys=True, allow_nan=False,
         )  # fmt: skip
-        temporary = None
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            number, name = tempfile.mkstemp(dir=self.folder, prefix=".", suffix=".json")
-            temporary = Path(name)
-            with os.fdopen(number, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
+            replace_text(path, text)
         except OSError as error:
             log.warning("%s cannot be written (%s): it will be measured again", path, error)
-            if temporary is not None:
-                with suppress(OSError):
-                    temporary.unlink()
             return None
         return path

@@ -12,14 +12,13 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
-from mlx_lm.utils import load_model as load_mlx_model
 
 from mlxcel.errors import LoadError
-from mlxcel.hardware.host import Host, describe, require_mlx
+from mlxcel.hardware.host import Host, describe
 from mlxcel.hardware.kernels import ROWS, KernelTimes, Projection, measure_kernels
 from mlxcel.hardware.profile_store import ProfileStore, host_facts
 from mlxcel.runtime.cache_folder import Progress
-from mlxcel.runtime.checkpoint import resolve
+from mlxcel.runtime.loader import open_lazily
 
 __all__ = ["PROFILE_VERSION", "kernel_times", "projections_of", "shapes_of", "store_of"]
 
@@ -141,12 +140,7 @@ def shapes_of(
     LoadError
         Names the file and what is wrong with it.
     """
-    require_mlx()
-    checkpoint = resolve(name, cache_dir=cache_dir, progress=progress)
-    try:
-        model, config = load_mlx_model(checkpoint.path, lazy=True)
-    except (ValueError, KeyError, TypeError, FileNotFoundError, RuntimeError) as error:
-        raise LoadError(f"{checkpoint.path}: {error}") from error
+    _, model, config = open_lazily(name, cache_dir=cache_dir, progress=progress)
     return projections_of(model, config), served_dtype(model)
 
 

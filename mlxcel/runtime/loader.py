@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx_lm.utils import load_model as load_mlx_model
 from mlx_lm.utils import load_tokenizer
 
@@ -19,7 +20,7 @@ from mlxcel.models.target import Target
 from mlxcel.runtime.checkpoint import Checkpoint, resolve
 from mlxcel.runtime.representation import Representation, detect_backend, represent
 
-__all__ = ["LoadedModel", "check_same_vocabulary", "load_checkpoint"]
+__all__ = ["LoadedModel", "check_same_vocabulary", "load_checkpoint", "open_lazily"]
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,25 @@ class LoadedModel:
     tokenizer: Any
     checkpoint: Checkpoint
     representation: Representation
+
+
+def open_lazily(
+    name: str | Path, *, cache_dir: Path, progress: Progress | None = None
+) -> tuple[Checkpoint, nn.Module, dict[str, Any]]:
+    """Find a checkpoint and build its model; no weight is read until it is used.
+
+    Raises
+    ------
+    LoadError
+        Names the file and what is wrong with it.
+    """
+    require_mlx()
+    checkpoint = resolve(name, cache_dir=cache_dir, progress=progress)
+    try:
+        model, config = load_mlx_model(checkpoint.path, lazy=True)
+    except (ValueError, KeyError, TypeError, FileNotFoundError, RuntimeError) as error:
+        raise LoadError(f"{checkpoint.path}: {error}") from error
+    return checkpoint, model, config
 
 
 def load_checkpoint(
@@ -67,12 +87,7 @@ def load_checkpoint(
     LoadError
         Names the file and what is wrong with it.
     """
-    require_mlx()
-    checkpoint = resolve(name, cache_dir=cache_dir, progress=progress)
-    try:
-        model, config = load_mlx_model(checkpoint.path, lazy=True)
-    except (ValueError, KeyError, TypeError, FileNotFoundError, RuntimeError) as error:
-        raise LoadError(f"{checkpoint.path}: {error}") from error
+    checkpoint, model, config = open_lazily(name, cache_dir=cache_dir, progress=progress)
     representation = represent(model, weights)
     if lean and detect_backend() == "cpu":
         lean_modules(model)
