@@ -27,15 +27,16 @@ LOG_SECONDS = 10.0
 class Watcher:
     """Shows a run: bars on a terminal, a line now and then elsewhere."""
 
-    def __init__(self, bars: Bars | None, minutes: float | None) -> None:
-        self._bars, self._minutes = bars, minutes
+    def __init__(self, bars: Bars | None, *, shown: bool = True) -> None:
+        self._bars, self._shown = bars, shown
         self._tasks: dict[str, TaskID] = {}
         self._logged = 0.0
 
     def note(self, text: str) -> None:
         """A line."""
         if self._bars is None:
-            click.echo(text, err=True)
+            if self._shown:
+                click.echo(text, err=True)
         else:
             self._bars.console.print(text, highlight=False, markup=False)
 
@@ -59,7 +60,7 @@ class Watcher:
     def _show(self, label: str, fraction: float, detail: str) -> None:
         if self._bars is None:
             now = time.monotonic()
-            if now - self._logged >= LOG_SECONDS or fraction >= 1:
+            if self._shown and (now - self._logged >= LOG_SECONDS or fraction >= 1):
                 click.echo(f"{label}: {100 * fraction:.0f} %, {detail}", err=True)
                 self._logged = now
             return
@@ -143,20 +144,24 @@ def _run(model: Any, options: Any, resume: bool, text_part: tuple[int, int] | No
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from mlxcel.distill.group import Group
     from mlxcel.distill.pipeline import distill as run
     from mlxcel.distill.pipeline import write_text
 
+    group = Group.launched()
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
                TextColumn("{task.fields[detail]}"))  # fmt: skip
     command = shlex.join(["mlxcel", *sys.argv[1:]])
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        watcher = Watcher(bars if console.is_terminal else None, options.minutes)
+    with Progress(*columns, console=console, disable=not console.is_terminal or not group.alone) as bars:
+        own = bars if console.is_terminal and group.alone else None
+        watcher = Watcher(own, shown=group.rank == 0)
         if text_part is not None:
             write_text(model, options, watcher, *text_part)
             return
-        result = run(model, options, watcher, resume=resume, command=command)
-    _print(result)
+        result = run(model, options, watcher, resume=resume, command=command, group=group)
+    if group.rank == 0:
+        _print(result)
 
 
 def _print(result: Any) -> None:

@@ -82,8 +82,10 @@ def device_bytes(backend: str) -> int:
     return available_bytes()
 
 
-def plan(target: Target, options: Options, backend: str, free: int) -> Plan:
-    """Choose sizes that fit; what the user named is not changed.
+def plan(
+    target: Target, options: Options, backend: str, free: int, processes: int = 1
+) -> Plan:
+    """Choose sizes that fit one process; what the user named is not changed.
 
     Raises
     ------
@@ -105,7 +107,7 @@ def plan(target: Target, options: Options, backend: str, free: int) -> Plan:
     drafts = min(options.draft_vocab, target.vocab_size)
     chunk = max(1, min(CHUNK_LOGITS[backend] // drafts, train_rows * options.length))
     training = _training(args, options, train_rows, chunk, drafts, 4 if item == 4 else 2)
-    hidden = rows * batches * options.length * int(args.hidden_size) * item
+    hidden = rows * batches * options.length * int(args.hidden_size) * item // processes
     result = Plan(
         rows=rows, batches=batches, train_rows=train_rows, chunk=chunk,
         keep_hidden=hidden + training < 0.8 * room, weights=weights,

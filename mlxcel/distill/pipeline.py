@@ -14,6 +14,7 @@ import numpy as np
 
 from mlxcel.distill.corpus import Corpus, draft_ranking
 from mlxcel.distill.evaluation import evaluate
+from mlxcel.distill.group import Group
 from mlxcel.distill.loss import LossSpec
 from mlxcel.distill.memory import Plan, device_bytes, plan
 from mlxcel.distill.options import Options
@@ -104,6 +105,7 @@ def distill(
     resume: bool = False,
     command: str = "",
     clock: Callable[[], float] = time.monotonic,
+    group: Group | None = None,
 ) -> Result:
     """Make a head for a target.
 
@@ -121,13 +123,17 @@ def distill(
         Recorded in the README.
     clock : callable
         Seconds, monotonic.
+    group : Group, optional
+        Processes that do this together, in one folder: each writes a part of the text and trains
+        on its own batches; the first one evaluates, and has the only whole result.
 
     Raises
     ------
     LoadError, ConfigError, CapacityError
         The target is not supported, the folder holds another run, or memory does not suffice.
     """
-    sizes, corpus = _prepare(model, options)
+    group = group or Group()
+    sizes, corpus = _prepare(model, options, group.size)
     observer.note(sizes.sentence())
     checkpoint = options.out / "checkpoint.safetensors"
     if checkpoint.exists() and not resume:
@@ -135,12 +141,17 @@ def distill(
     result = Result(options.out)
 
     began = clock()
+    if not group.alone:
+        corpus.write_part(sizes.batches, sizes.rows, group.rank, group.size, observer.tick)
+        group.wait()
     text = corpus.training(sizes.batches, sizes.rows, observer.tick)
-    held, labels = corpus.evaluation(observer.tick)
+    held, labels = corpus.evaluation(observer.tick) if group.rank == 0 else (text, [])
     began = _phase(result, observer, "text", began, clock)
     result.seconds["text"] = round(corpus.seconds, 2)
     ranking = draft_ranking(text, model.target.vocab_size, ChatFormat.of(model.tokenizer).ends)
-    config = _train(model, options, sizes, text, ranking, observer, resume)
+    config = _train(model, options, sizes, text, ranking, observer, resume, group)
+    if group.rank:
+        return result
     began = _phase(result, observer, "training", began, clock)
     result.seconds["training"] = config["training"]["train_seconds"]
     mx.clear_cache()
@@ -162,15 +173,15 @@ def write_text(
     part, parts : int
         Which of how many; one process per GPU.
     """
-    sizes, corpus = _prepare(model, options)
+    sizes, corpus = _prepare(model, options, 1)
     corpus.write_part(sizes.batches, sizes.rows, part, parts, observer.tick)
 
 
-def _prepare(model: LoadedModel, options: Options) -> tuple[Plan, Corpus]:
+def _prepare(model: LoadedModel, options: Options, processes: int) -> tuple[Plan, Corpus]:
     """Sizes that fit, and the folder of the text; refuses targets that cannot be distilled."""
     check_target(model)
     backend = detect_backend()
-    sizes = plan(model.target, options, backend, device_bytes(backend))
+    sizes = plan(model.target, options, backend, device_bytes(backend), processes)
     fingerprint = model.checkpoint.fingerprint
     folder = options.out / "text"
     return sizes, Corpus(folder, model.target, model.tokenizer, options, fingerprint)
@@ -187,32 +198,37 @@ def _phase(
 
 def _train(
     model: LoadedModel, options: Options, sizes: Plan, text: Text, ranking: Any,
-    observer: Observer, resume: bool,
+    observer: Observer, resume: bool, group: Group,
 ) -> dict[str, Any]:  # fmt: skip
-    """Train a head and write it; returns its config."""
+    """Train a head; the first process writes it. Returns its config."""
     drafts = min(options.draft_vocab, model.target.vocab_size)
     whole = drafts >= model.target.vocab_size
     head = MTPHead(model.target, None if whole else mx.array(np.sort(ranking[:drafts])))
     batches = Batches(
         model.target, text.tokens, weights_of(text.kinds), rows=sizes.train_rows,
-        seed=options.seed, keep=sizes.keep_hidden,
+        seed=options.seed, keep=sizes.keep_hidden, group=group,
     )  # fmt: skip
     target = {"name": model.checkpoint.name, "fingerprint": model.checkpoint.fingerprint}
     recorded = options.recorded() | {
         "target": target["fingerprint"], "rows": sizes.rows, "train_rows": sizes.train_rows,
+        "processes": group.size,
     }  # fmt: skip
     spec = make_spec(options, sizes, detect_backend(), recorded)
-    trainer = Trainer(head, model.target, batches, spec, options.out / "checkpoint.safetensors")
+    checkpoint = options.out / "checkpoint.safetensors"
+    trainer = Trainer(head, model.target, batches, spec, checkpoint, group=group)
     if resume and trainer.resume():
         observer.note(f"resumed at step {trainer.step}")
+    group.wait()  # nobody writes a checkpoint that another still reads
     trainer.train(observer.trained)
     training = options.recorded() | {
         "rows": sizes.rows, "train_rows": sizes.train_rows, "steps": trainer.step,
+        "processes": group.size,
         "train_seconds": round(trainer.seconds, 1), "text_tokens": int(text.tokens.size),
         "draft_coverage": _coverage(text, head.draft_ids),
     }  # fmt: skip
     config = head_config(head, block_width=options.block_width, target=target, training=training)
-    head.save(options.out, config)
+    if group.rank == 0:
+        head.save(options.out, config)
     return config
 
 

@@ -19,6 +19,8 @@ __all__ = ["TEMPERATURES", "RowPlan", "evaluation_rows", "training_rows"]
 TEMPERATURES = (0.0, 0.7, 1.0)
 TURNS = 24  # more than fit into most rows
 GIVEN = 12  # given prompts of a row
+START = 5  # longest given start of a prompt, tokens
+KINDS = ("self", "begun", "own", "ours")  # of rows, in turn
 EXCHANGES = (1, 1, 1, 2)  # of a conversation, in turns: most people ask once
 HELD_OUT_EVERY = 20  # of the user's own prompts
 PLAIN_ROWS = 16
@@ -55,9 +57,10 @@ def own_prompts(options: Any) -> tuple[list[str], list[str]]:
 def training_rows(tokenizer: Any, options: Any, *, batch: int, rows: int, vocab: int) -> RowPlan:
     """Rows of one batch of training text; depends on the seed and the batch number only.
 
-    A row is one conversation after the other, most with a single question. In half of the rows
-    the target writes them alone, in the others it answers given prompts: ours and, if there
-    are any, the user's, half and half.
+    A row is one conversation after the other, most with a single question. In a quarter of the
+    rows the target writes them alone, in a quarter it answers given prompts of ours, which are
+    soon all used up, and in the others it first completes a prompt of which it is given a few
+    tokens; half of these are the user's own prompts instead, if there are any.
 
     Parameters
     ----------
@@ -80,9 +83,15 @@ def training_rows(tokenizer: Any, options: Any, *, batch: int, rows: int, vocab:
         label = _kind(row // len(TEMPERATURES), form.chat, bool(mine))
         labels.append(label)
         temperature = float(temperatures[row])
-        exchanges = EXCHANGES[row // (2 * len(TEMPERATURES)) % len(EXCHANGES)]
+        exchanges = EXCHANGES[row // (len(KINDS) * len(TEMPERATURES)) % len(EXCHANGES)]
         if label == "self":
             scripts.add_conversations(form, temperature, exchanges, TURNS)
+        elif label == "begun":
+            pool = pools["ours"]
+            drawn = zip(rng.integers(0, len(pool), TURNS), rng.integers(1, START + 1, TURNS),
+                        strict=True)  # fmt: skip
+            starts = [pool[i][:length] for i, length in drawn]
+            scripts.add_begun(form, temperature, starts, exchanges)
         elif label == "plain":
             start = [[int(t)] for t in rng.integers(0, vocab, TURNS)]
             scripts.add_texts(form, temperature, start)
@@ -105,9 +114,8 @@ def _given(tokenizer: Any, seed: int, most: int) -> Sequence[list[int]]:
 def _kind(index: int, chat: bool, own: bool) -> str:
     if not chat:
         return "own" if own and index % 2 else "plain"
-    if index % 2 == 0:
-        return "self"
-    return "own" if own and index % 4 == 1 else "ours"
+    kind = KINDS[index % len(KINDS)]
+    return "begun" if kind == "own" and not own else kind
 
 
 def _encoded(tokenizer: Any, prompts: Sequence[str], most: int) -> list[list[int]]:

@@ -208,6 +208,20 @@ class Scripts:
             turns.append((ANSWER, temperature, stop, between + prompt + form.to_answer))
         self.add(form.opening + first + form.to_answer, [*turns, (ANSWER, temperature, stop, [])])
 
+    def add_begun(
+        self, form: ChatFormat, temperature: float, starts: Sequence[Ids], exchanges: int = 1
+    ) -> None:
+        """Conversations of some exchanges, each begun by a given start that the target continues
+        as the user."""
+        user = (USER, USER_TEMPERATURE, form.to_answer[0], form.to_answer[1:])
+        answer = (ANSWER, temperature, form.to_user[0], form.to_user[1:])
+        turns = []
+        for start in [*starts[1:], []]:
+            between = form.opening + start if start else []
+            last = (ANSWER, temperature, form.to_user[0], between)
+            turns += [user, answer] * (exchanges - 1) + [user, last]
+        self.add(form.opening + starts[0], turns)
+
     def add_texts(self, form: ChatFormat, temperature: float, prompts: Sequence[Ids]) -> None:
         """Plain texts one after the other, each begun by a prompt."""
         first, *later = prompts

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from mlx.utils import tree_unflatten
 
 from mlxcel.distill.chain import Chain
+from mlxcel.distill.group import Group
 from mlxcel.distill.loss import LossSpec, labelled_places, unrolled_loss
 from mlxcel.distill.optimizer import Params, TwoOptimizers, schedule
 from mlxcel.errors import ConfigError, LoadError
@@ -117,6 +118,8 @@ class Batches:
         Of composition and order.
     keep : bool
         Whether hidden states are kept on the device once they are known.
+    group : Group, optional
+        Processes that share the batches: each has its own.
     """
 
     def __init__(
@@ -128,14 +131,18 @@ class Batches:
         rows: int,
         seed: int,
         keep: bool,
+        group: Group | None = None,
     ) -> None:
         self._target, self._tokens, self._weights = target, tokens, weights
         self._seed, self._keep = seed, keep
-        rows = min(rows, len(tokens))
+        group = group or Group()
+        rows = min(rows, len(tokens) // group.size)
         order = np.random.default_rng([seed, 5]).permutation(len(tokens))
-        self._parts = [order[i : i + rows] for i in range(0, len(tokens) - rows + 1, rows)]
+        count = len(tokens) // (rows * group.size)
+        parts = [order[i * rows : (i + 1) * rows] for i in range(count * group.size)]
+        self._parts = parts[group.rank :: group.size]
         self._hidden: dict[int, mx.array] = {}
-        self.tokens_per_batch = rows * int(tokens.shape[1])
+        self.tokens_per_batch = rows * int(tokens.shape[1]) * group.size
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -174,6 +181,8 @@ class Trainer:
         File of the checkpoint.
     clock : callable
         Seconds, monotonic.
+    group : Group, optional
+        Processes that train together; the first one's clock and checkpoint count.
     """
 
     def __init__(
@@ -184,7 +193,9 @@ class Trainer:
         spec: TrainSpec,
         checkpoint: Path,
         clock: Clock = time.monotonic,
+        group: Group | None = None,
     ) -> None:
+        self._group = group or Group()
         self.head, self.batches, self.spec = head, batches, spec
         self._checkpoint, self._clock = checkpoint, clock
         ids = head.draft_ids
@@ -219,6 +230,7 @@ class Trainer:
         factor: mx.array,
     ) -> tuple[Params, dict[str, Any], mx.array]:
         (_, figures), gradients = mx.value_and_grad(self._surrogate)(params, batch, rows)
+        gradients = self._group.mean(gradients)
         params, state = self._optimizers.apply(params, gradients, state, factor)
         return params, state, figures
 
@@ -246,20 +258,26 @@ class Trainer:
         """Train to the end of the schedule, writing checkpoints on the way."""
         began, before = self._clock(), self.seconds
         first, saved = self.step, began
-        last: mx.array | None = None
+        last: tuple[mx.array, mx.array] | None = None
         while (fraction := self.fraction()) < 1.0:
             figures = self.advance(fraction)
+            told = self._group.first(before + self._clock() - began)
+            mx.async_eval(told)
             if last is not None:
                 mx.eval(last)
                 if report is not None:
-                    self._report(report, last, fraction, self.seconds - before, first)
-            last = figures
+                    self._report(report, last[0], fraction, self.seconds - before, first)
             now = self._clock()
-            self.seconds = before + now - began
+            if self._group.alone:
+                self.seconds = before + now - began
+            elif last is not None:  # every process must follow the same schedule
+                self.seconds = float(last[1])
+            last = figures, told
             if now - saved >= self.spec.checkpoint_seconds:
                 self.save()
                 saved = self._clock()
-                self.seconds = before + saved - began
+                if self._group.alone:
+                    self.seconds = before + saved - began
         self.save()
         self.install()
 
@@ -279,6 +297,8 @@ class Trainer:
 
     def save(self) -> None:
         """Write the checkpoint; the old one stays until the new one is whole."""
+        if self._group.rank:
+            return
         arrays = {f"params/{name}": value for name, value in self.params.items()}
         arrays |= {f"state/{name}": v for name, v in _flat(self.state).items()}
         facts = {"step": self.step, "seconds": self.seconds, "recorded": self.spec.recorded}

@@ -181,6 +181,6 @@ def test_prompt_files(tmp_path: Path) -> None:
     own.write_text("\n".join(f"prompt {i}" for i in range(40)))
     given = options(tmp_path, prompts=own)
     plan = training_rows(ChatTokenizer(), given, batch=0, rows=24, vocab=tiny.VOCAB)
-    assert set(plan.labels) == {"self", "own", "ours"}
+    assert set(plan.labels) == {"self", "begun", "own", "ours"}
     held = evaluation_rows(ChatTokenizer(), given, vocab=tiny.VOCAB)
     assert held.labels.count("own") == 2 * 3
