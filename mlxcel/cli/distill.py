@@ -153,9 +153,9 @@ def _run(model: Any, options: Any, resume: bool, text_part: tuple[int, int] | No
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
                TextColumn("{task.fields[detail]}"))  # fmt: skip
     command = shlex.join(["mlxcel", *sys.argv[1:]])
-    with Progress(*columns, console=console, disable=not console.is_terminal or not group.alone) as bars:
-        own = bars if console.is_terminal and group.alone else None
-        watcher = Watcher(own, shown=group.rank == 0)
+    drawn = console.is_terminal and group.alone
+    with Progress(*columns, console=console, disable=not drawn) as bars:
+        watcher = Watcher(bars if drawn else None, shown=group.rank == 0)
         if text_part is not None:
             write_text(model, options, watcher, *text_part)
             return

@@ -110,6 +110,28 @@ def test_long_turns_are_cut(tmp_path: Path, longest: int) -> None:
     assert cut > 20 or longest == 1
 
 
+def test_a_given_start_is_completed_as_the_user() -> None:
+    model = chat_model()
+    form, scripts = ChatFormat.of(model.tokenizer), Scripts()
+    for _ in range(8):
+        scripts.add_begun(form, 1.0, [[9, 10], [11]], exchanges=2)
+    text = synthesise(
+        model.target, scripts, length=400, seeds=row_seeds(0, 0, 8),
+        temperatures=np.ones(8, np.float32), ends=[END], turn_tokens=20,
+    )  # fmt: skip
+    for tokens, kinds in zip(text.tokens.tolist(), text.kinds.tolist(), strict=True):
+        assert tokens[:4] == [BEGIN, USER_MARK, 9, 10]
+        assert kinds[:5] == [FORCED] * 4 + [USER]
+        written = "".join("FUAO"[kind] for kind in kinds)
+        while "UU" in written or "AA" in written:
+            written = written.replace("UU", "U").replace("AA", "A")
+        starts = [i for i, token in enumerate(tokens) if token == BEGIN and kinds[i] == FORCED]
+        assert len(starts) == 2
+        assert tokens[starts[1] : starts[1] + 3] == [BEGIN, USER_MARK, 11]
+        assert kinds[-1] == OVER
+        assert [k for k in written if k in "UA"] == list("UAUAUAUA")
+
+
 def test_parts_make_the_whole(tmp_path: Path) -> None:
     model = chat_model()
     texts = []
