@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,17 @@ from mlx.utils import tree_flatten
 from mlxcel.errors import LoadError
 from mlxcel.hardware.host import Host, describe
 from mlxcel.hardware.kernels import ROWS, KernelTimes, Projection, measure_kernels
+from mlxcel.hardware.memory import device_bytes
 from mlxcel.hardware.profile_store import ProfileStore, host_facts
 from mlxcel.runtime.cache_folder import Progress
 from mlxcel.runtime.loader import open_lazily
+from mlxcel.runtime.representation import detect_backend
 
 __all__ = ["PROFILE_VERSION", "kernel_times", "projections_of", "shapes_of", "store_of"]
 
 log = logging.getLogger(__name__)
 
-PROFILE_VERSION = 1
+PROFILE_VERSION = 2
 """Of the record and of how it is measured; another version is measured again."""
 
 _NO_TIME = 1e-9  # seconds; below it a stored sample is damage, not a time
@@ -60,13 +63,9 @@ def projections_of(model: nn.Module, config: dict[str, Any]) -> tuple[Projection
     matrices = {
         path: module
         for path, module in model.named_modules()
-        if isinstance(
-            module, nn.Linear | nn.QuantizedLinear | nn.Embedding | nn.QuantizedEmbedding
-        )
+        if isinstance(module, nn.Linear | nn.QuantizedLinear | nn.Embedding | nn.QuantizedEmbedding)
     }
-    head = next(
-        (p for end in _HEADS for p in matrices if p.rpartition(".")[2] == end), None
-    )
+    head = next((p for end in _HEADS for p in matrices if p.rpartition(".")[2] == end), None)
     inner = {p: m for p, m in matrices.items() if isinstance(m, nn.Linear | nn.QuantizedLinear)}
     inner.pop(head or "", None)
     if not inner:
@@ -163,6 +162,7 @@ def kernel_times(
     host: Host | None = None,
     refresh: bool = False,
     clock: Callable[[], float] = time.perf_counter,
+    now: Callable[[], float] = time.time,
 ) -> tuple[KernelTimes, bool]:
     """The kernel profile of this host for these shapes: from the cache, else measured.
 
@@ -178,6 +178,8 @@ def kernel_times(
         Measure again, whatever is in the cache.
     clock : callable
         Seconds.
+    now : callable
+        Seconds since 1970, for the day on which the profile was taken.
 
     Returns
     -------
@@ -194,7 +196,11 @@ def kernel_times(
             return _from_record(record, tuple(projections), key["dtype"]), True
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             log.warning("%s is damaged (%r): measuring again", store.path(key), error)
-    times = measure_kernels(projections, dtype, clock=clock)
+    free = device_bytes(detect_backend())
+    times = measure_kernels(projections, dtype, clock=clock, free=free)
+    mx.clear_cache()  # the made-up weights: the real ones may be about to be read
+    day = datetime.fromtimestamp(now(), UTC).date()
+    times = replace(times, taken_on=day.isoformat())
     store.write(key, _to_record(times))
     log.info("kernel profile measured in %.1f s", times.seconds)
     return times, False
@@ -223,7 +229,12 @@ def _to_record(times: KernelTimes) -> dict[str, Any]:
         {"projection": name, "form": form, "reason": reason}
         for (name, form), reason in times.skipped.items()
     ]
-    return {"cells": cells, "skipped": skipped, "seconds": times.seconds}
+    return {
+        "cells": cells,
+        "skipped": skipped,
+        "seconds": times.seconds,
+        "taken_on": times.taken_on,
+    }
 
 
 def _from_record(
@@ -251,4 +262,5 @@ def _from_record(
         samples=samples,
         skipped=skipped,
         seconds=float(record["seconds"]),
+        taken_on=date.fromisoformat(record["taken_on"]).isoformat(),
     )
