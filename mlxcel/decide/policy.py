@@ -29,7 +29,6 @@ __all__ = [
     "MAX_PROBE_MEANS",
     "MAX_SAMPLES",
     "PROBE_ROUNDS",
-    "VERDICT_MAX_AGE",
     "MtpPolicy",
     "PolicyDecision",
     "PolicyState",
@@ -46,10 +45,6 @@ MAX_SAMPLES = 32
 
 GIVE_UP_BURSTS = 64
 """Bursts after which profiling ends without an estimate and the static gate decides."""
-
-VERDICT_MAX_AGE = 7 * 86400.0
-"""Age in seconds after which a verdict is measured again: profiling costs eight classic
-steps and, on a host that loses, four slow answers, which once a week nobody notices."""
 
 MAX_PATIENCE = 8 * DRIFT_BURSTS
 """Longest wait, in bursts, before drift counts after profiling kept confirming a verdict."""
@@ -266,8 +261,11 @@ class MtpPolicy:
         return True
 
     def _expire(self, now: float) -> None:
-        if self.verdict is not None and now - self.verdict.settled_at > VERDICT_MAX_AGE:
-            self._drop(f"measured again because the verdict is over {VERDICT_MAX_AGE:.0f} s old")
+        if self.verdict is None:
+            return
+        limit = self.verdict.max_age
+        if now - self.verdict.settled_at > limit:
+            self._drop(f"measured again because the verdict is over {limit:.0f} s old")
 
     def _drop(self, cause: str) -> None:
         self.verdict, self._cause = None, cause
@@ -292,8 +290,8 @@ class MtpPolicy:
         """
         verdict = Verdict.from_json(text, self.key)
         age = now - verdict.settled_at
-        if age > VERDICT_MAX_AGE:
-            raise LoadError(f"verdict: {age:.0f} s old, over {VERDICT_MAX_AGE:.0f} s")
+        if age > verdict.max_age:
+            raise LoadError(f"verdict: {age:.0f} s old, over {verdict.max_age:.0f} s")
         if age < -CLOCK_SLACK:
             raise LoadError(f"verdict: settled {-age:.0f} s in the future; check the clock")
         if self.forced is None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mlxcel.decide.policy import VERDICT_MAX_AGE
 from mlxcel.decide.records import ROUND_LOOP_VERSION
 from mlxcel.decide.verdict import Verdict, VerdictKey, parse_json
 from mlxcel.errors import ConfigError, LoadError
@@ -78,7 +77,7 @@ def read_stored(
     except (LoadError, ConfigError) as error:
         return Stored(name=name, state="corrupt", reason=error.message)
     age = now - verdict.settled_at
-    why = _outdated(key, age, {**versions, "round_loop": round_loop})
+    why = _outdated(key, age, verdict.max_age, {**versions, "round_loop": round_loop})
     return Stored(
         name=name,
         state="outdated" if why else _state(verdict),
@@ -105,7 +104,9 @@ def _state(verdict: Verdict) -> StoredState:
     return "left to the gate"
 
 
-def _outdated(key: VerdictKey, age: float, current: Mapping[str, str | int]) -> str:
+def _outdated(
+    key: VerdictKey, age: float, limit: float, current: Mapping[str, str | int]
+) -> str:
     """Why the policy would not take a verdict over; empty where it would."""
     changed = [
         f"{name.replace('_', ' ')} {getattr(key, name)}, now {value}"
@@ -114,6 +115,6 @@ def _outdated(key: VerdictKey, age: float, current: Mapping[str, str | int]) -> 
     ]
     if changed:
         return f"measured again at the next use: {'; '.join(changed)}"
-    if age > VERDICT_MAX_AGE:
+    if age > limit:
         return f"measured again at the next use: {age / 86400:.1f} days old"
     return ""

@@ -19,6 +19,8 @@ from mlxcel.errors import ConfigError, LoadError
 __all__ = [
     "SPEEDUP_CEILING",
     "SPEEDUP_FLOOR",
+    "UNMEASURED_MAX_AGE",
+    "VERDICT_MAX_AGE",
     "VERDICT_VERSION",
     "Verdict",
     "VerdictKey",
@@ -35,6 +37,15 @@ SPEEDUP_FLOOR = 1.5
 
 SPEEDUP_CEILING = 1.0
 """Estimated speed-up up to which (inclusive) the burst is declined."""
+
+VERDICT_MAX_AGE = 7 * 86400.0
+"""Age in seconds after which a verdict is measured again: profiling costs eight classic
+steps and, on a host that loses, four slow answers, which once a week nobody notices."""
+
+UNMEASURED_MAX_AGE = 3600.0
+"""The same where nothing could be measured: that says something about the answers of that
+hour, such as being too short to speculate, and nothing about the host. Profiling again after
+an hour costs at most the bursts after which it gives up."""
 
 Zone = Literal["enable", "decline", "ambiguous", "unmeasured"]
 _ZONES: tuple[Zone, ...] = ("enable", "decline", "ambiguous", "unmeasured")
@@ -129,6 +140,11 @@ class Verdict:
     zone: Zone
     estimate: Estimate | None
     settled_at: float
+
+    @property
+    def max_age(self) -> float:
+        """Seconds after ``settled_at`` until it is measured again."""
+        return UNMEASURED_MAX_AGE if self.zone == "unmeasured" else VERDICT_MAX_AGE
 
     def run(self, static: bool) -> bool:
         """Whether the burst runs; ``static`` is the gate's answer for what is left open."""

@@ -16,10 +16,15 @@ from mlxcel.decide.explain import (
     find_pairing,
 )
 from mlxcel.decide.gate import mtp_b1_decision
-from mlxcel.decide.policy import VERDICT_MAX_AGE
 from mlxcel.decide.records import ROUND_LOOP_VERSION
 from mlxcel.decide.stored import read_stored
-from mlxcel.decide.verdict import Verdict, VerdictKey, zone_of
+from mlxcel.decide.verdict import (
+    UNMEASURED_MAX_AGE,
+    VERDICT_MAX_AGE,
+    Verdict,
+    VerdictKey,
+    zone_of,
+)
 from mlxcel.errors import ConfigError
 from mlxcel.evidence import load_records
 from tests.decide.evidence import record
@@ -190,6 +195,7 @@ def test_a_stored_verdict(speedup, state):
 def test_an_unmeasured_verdict():
     text = Verdict(zone="unmeasured", estimate=None, settled_at=0.0).to_json(KEY)
     assert stored(text).state == "left to the gate"
+    assert stored(text, now=1.0 + UNMEASURED_MAX_AGE).state == "outdated"
 
 
 @pytest.mark.parametrize(
