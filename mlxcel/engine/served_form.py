@@ -13,9 +13,9 @@ from mlxcel.config import Settings
 from mlxcel.decide.kernels import KernelVerdict, decide_kernels
 from mlxcel.hardware.host import Host
 from mlxcel.models.drafters.mtp import MTPHead
-from mlxcel.runtime.kernel_profile import kernel_times, projections_of, served_dtype
+from mlxcel.runtime.kernel_profile import kernel_times, projections_of
 from mlxcel.runtime.loader import LoadedModel
-from mlxcel.runtime.representation import Preference
+from mlxcel.runtime.representation import Preference, served_dtype
 
 __all__ = ["kernel_verdict", "preference", "quantize_head"]
 

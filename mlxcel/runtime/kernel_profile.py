@@ -12,7 +12,6 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten
 
 from mlxcel.errors import LoadError
 from mlxcel.hardware.host import Host, describe
@@ -21,7 +20,7 @@ from mlxcel.hardware.memory import device_bytes
 from mlxcel.hardware.profile_store import ProfileStore, host_facts
 from mlxcel.runtime.cache_folder import Progress
 from mlxcel.runtime.loader import open_lazily
-from mlxcel.runtime.representation import detect_backend
+from mlxcel.runtime.representation import detect_backend, served_dtype
 
 __all__ = ["PROFILE_VERSION", "kernel_times", "projections_of", "shapes_of", "store_of"]
 
@@ -141,17 +140,6 @@ def shapes_of(
     """
     _, model, config = open_lazily(name, cache_dir=cache_dir, progress=progress)
     return projections_of(model, config), served_dtype(model)
-
-
-def served_dtype(model: nn.Module) -> mx.Dtype:
-    """Type of activations on this backend: float32 on the CPU, else what the weights have."""
-    if mx.default_device().type == mx.DeviceType.cpu:
-        return mx.float32
-    sizes: dict[mx.Dtype, int] = {}
-    for _, value in tree_flatten(model.parameters()):
-        if mx.issubdtype(value.dtype, mx.floating):
-            sizes[value.dtype] = sizes.get(value.dtype, 0) + int(value.size)
-    return max(sizes, key=lambda dtype: sizes[dtype], default=mx.bfloat16)
 
 
 def kernel_times(

@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten, tree_map, tree_unflatten
 from mlxcel.errors import ConfigError, LoadError, MlxcelError
 from mlxcel.hardware.memory import device_bytes
 
-__all__ = ["Preference", "Representation", "detect_backend", "represent"]
+__all__ = ["Preference", "Representation", "detect_backend", "represent", "served_dtype"]
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +95,7 @@ def represent(
     if weights not in ("auto", "stored", "dense"):
         raise ConfigError(f"weights must be auto, stored or dense, got {weights!r}")
     backend = backend or detect_backend()
-    # Before the float32 products of dequantizing count.
-    dtype = mx.float32 if backend == "cpu" else _own_dtype(model)
+    dtype = served_dtype(model, backend)
     form, reason = _choose(model, weights, backend, free, dtype, prefer)
     if form == "dense":
         _to_dense(model)
@@ -192,13 +191,18 @@ def _parameter_bytes(model: nn.Module) -> int:
     return sum(int(value.nbytes) for _, value in tree_flatten(model.parameters()))
 
 
-def _own_dtype(model: nn.Module) -> mx.Dtype:
-    """Type most parameters have; scales stand for the weights they belong to."""
+def served_dtype(model: nn.Module, backend: str | None = None) -> mx.Dtype:
+    """Type of activations: float32 on the CPU, else what most parameters have.
+
+    Scales stand for the weights they belong to, so ask before anything is dequantized.
+    """
+    if (backend or detect_backend()) == "cpu":
+        return mx.float32
     sizes: dict[mx.Dtype, int] = {}
     for _, value in tree_flatten(model.parameters()):
         if mx.issubdtype(value.dtype, mx.floating):
             sizes[value.dtype] = sizes.get(value.dtype, 0) + int(value.size)
-    return max(sizes, key=lambda dtype: sizes[dtype])
+    return max(sizes, key=lambda dtype: sizes[dtype], default=mx.bfloat16)
 
 
 def _to_dense(model: nn.Module) -> None:
