@@ -105,7 +105,7 @@ def test_bad_values_are_one_line_and_2(
 ) -> None:
     result = invoke(*args)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"mlxcel: {said}")
+    assert result.stderr.startswith(f"mlxcel: error: {said}")
     assert result.stderr.count("\n") == 1
     assert not called
 
