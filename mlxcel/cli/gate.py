@@ -260,13 +260,10 @@ def _chip(host: str | None, records: Sequence[Record]) -> Chip:
 @gate.command(context_settings=_HELP)
 @_json_option
 def status(as_json: bool) -> None:
-    """Show what the adaptive policy has settled on this host."""
-    reading = importlib.import_module("mlxcel.cli.gate_host")
-    folder = reading.verdict_folder(Settings.from_env().cache_dir)
-    found = reading.read_verdicts(folder, now=time.time())
+    """Show what the adaptive policy has settled on this host, and what exactness forbids."""
+    reading = importlib.import_module("mlxcel.cli.gate_status")
+    found = reading.read_status(Settings.from_env(), now=time.time())
     if as_json:
-        _write_json(
-            {"folder": str(folder), "verdicts": [dataclasses.asdict(item) for item in found]}
-        )
+        _write_json(found.to_dict())
         return
-    _tables().show_verdicts(folder, found)
+    importlib.import_module("mlxcel.cli.gate_status_table").show_status(found)

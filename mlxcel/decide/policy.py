@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from mlxcel.decide.drift import DRIFT_BURSTS, DriftWatch
@@ -21,7 +21,7 @@ from mlxcel.decide.estimate import (
     estimate,
 )
 from mlxcel.decide.gate import GateDecision
-from mlxcel.decide.verdict import Verdict, VerdictKey, zone_of
+from mlxcel.decide.verdict import PairingNames, Verdict, VerdictKey, zone_of
 from mlxcel.errors import LoadError
 
 __all__ = [
@@ -81,6 +81,8 @@ class MtpPolicy:
     static : GateDecision
         The static gate's answer. One by override forces the policy: it never profiles and
         never has anything to store. Any other resolves what measuring leaves open.
+    names : PairingNames, optional
+        For people.
 
     Attributes
     ----------
@@ -97,8 +99,11 @@ class MtpPolicy:
     Not thread-safe.
     """
 
-    def __init__(self, key: VerdictKey, static: GateDecision) -> None:
+    def __init__(
+        self, key: VerdictKey, static: GateDecision, names: PairingNames | None = None
+    ) -> None:
         self.key = key
+        self.names = names or PairingNames()
         self.static = static
         self.forced = static.run if static.source == "override" else None
         self.veto = ""
@@ -171,11 +176,13 @@ class MtpPolicy:
         return min(PROBE_ROUNDS, max(budget, 0)) if known < SAMPLE_TARGET and known <= turn else 0
 
     def snapshot(self, now: float) -> dict[str, Any]:
-        """State, reason, figures and key, for the status page and the command line."""
+        """Names, state, reason, figures, key and when it is measured again; JSON values."""
         decision = self.decide(now)
         profiling = decision.state is PolicyState.PROFILING
-        found = self.verdict.estimate if self.verdict is not None else None
+        verdict = self.verdict
+        found = verdict.estimate if verdict is not None else None
         return {
+            **asdict(self.names),
             "state": str(decision.state),
             "run": decision.run,
             "reason": decision.reason,
@@ -184,11 +191,13 @@ class MtpPolicy:
             "samples": found.samples if found else len(self._samples),
             "samples_required": SAMPLE_TARGET,
             "samples_remaining": max(SAMPLE_TARGET - len(self._samples), 0) if profiling else 0,
-            "zone": self.verdict.zone if self.verdict else None,
+            "zone": verdict.zone if verdict else None,
             "speedup": found.speedup if found else None,
             "emitted_per_verify": found.emitted_per_verify if found else None,
             "round_cost": found.round_cost if found else None,
-            "settled_at": self.verdict.settled_at if self.verdict else None,
+            "settled_at": verdict.settled_at if verdict else None,
+            "due_at": verdict.settled_at + verdict.max_age if verdict else None,
+            "veto": self.veto or None,
         }
 
     # -- measurements -----------------------------------------------------------------
@@ -277,7 +286,7 @@ class MtpPolicy:
         """JSON text of the verdict, ``None`` where there is none to store."""
         if self.verdict is None or self.forced is not None:
             return None
-        return self.verdict.to_json(self.key)
+        return self.verdict.to_json(self.key, self.names)
 
     def restore(self, text: str, now: float) -> None:
         """Take over a stored verdict.

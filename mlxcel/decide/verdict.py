@@ -22,6 +22,7 @@ __all__ = [
     "UNMEASURED_MAX_AGE",
     "VERDICT_MAX_AGE",
     "VERDICT_VERSION",
+    "PairingNames",
     "Verdict",
     "VerdictKey",
     "Zone",
@@ -29,7 +30,7 @@ __all__ = [
     "zone_of",
 ]
 
-VERDICT_VERSION = 1
+VERDICT_VERSION = 2
 """Of the JSON form and of the estimator behind it: another version is not read."""
 
 SPEEDUP_FLOOR = 1.5
@@ -124,6 +125,34 @@ class VerdictKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PairingNames:
+    """What people call a pairing and its host; no part of the key.
+
+    Attributes
+    ----------
+    target, drafter, host : str or None
+        ``None`` where nobody said.
+    """
+
+    target: str | None = None
+    drafter: str | None = None
+    host: str | None = None
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> PairingNames:
+        """Read them from a record.
+
+        Raises
+        ------
+        LoadError
+            One is missing, or no text.
+        """
+        found = cls(**{name: fields.text_or_none(name) for name in ("target", "drafter", "host")})
+        fields.close()
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What a profiling window came to.
 
@@ -168,9 +197,14 @@ class Verdict:
             return f"{figures}: at most {SPEEDUP_CEILING} declines"
         return f"{figures}: between {SPEEDUP_CEILING} and {SPEEDUP_FLOOR} is left to the gate"
 
-    def to_json(self, key: VerdictKey) -> str:
-        """JSON text of the verdict with its key."""
-        record = {"version": VERDICT_VERSION, "key": asdict(key), "verdict": asdict(self)}
+    def to_json(self, key: VerdictKey, names: PairingNames | None = None) -> str:
+        """JSON text of the verdict with its key, and with names for people."""
+        record = {
+            "version": VERDICT_VERSION,
+            "key": asdict(key),
+            "names": asdict(names or PairingNames()),
+            "verdict": asdict(self),
+        }
         return json.dumps(record, indent=2, sort_keys=True, allow_nan=False)
 
     @classmethod
@@ -193,6 +227,7 @@ class Verdict:
         differs = key.differences(_read_key(fields.inner("key")))
         if differs:
             raise LoadError(f"verdict: settled for another pairing: {differs}", param="key")
+        PairingNames.from_fields(fields.inner("names"))
         inner = fields.inner("verdict")
         zone = inner.word("zone", _ZONES)
         settled_at = float(inner.number("settled_at", 0, 1e12))

@@ -58,7 +58,10 @@ def build_engine(
     """
     model = load_model(target, settings, progress)
     made = make_drafter(drafter, model, settings, progress)
-    governor = None if made is None else Governor.of(model, made.fingerprint, settings)
+    governor = None
+    if made is not None:
+        name = _short(drafter)
+        governor = Governor.of(model, made.fingerprint, settings, drafter_name=name)
     return Engine(model, made, settings, governor=governor)
 
 
@@ -121,6 +124,11 @@ def load_model(
         lean=settings.lean_modules,
         progress=progress,
     )
+
+
+def _short(name: str | Path | None) -> str:
+    """What people call a drafter: a folder by its last part."""
+    return Path(name).resolve().name if name and Path(name).exists() else str(name)
 
 
 def _digest(folder: Path) -> str:

@@ -444,13 +444,16 @@ def edited(path, value):
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        (["version"], 2, "version 2"),
+        (["version"], 1, "version 1"),
         (["version"], "1", "version"),
         (["version"], KeyError, "version"),
         (["extra"], 1, "extra"),
         (["key", "extra"], 1, "extra"),
         (["key", "width"], KeyError, "width"),
         (["key"], [], "key"),
+        (["names"], KeyError, "names"),
+        (["names", "target"], 3, "target"),
+        (["names", "extra"], None, "extra"),
         (["verdict"], None, "verdict"),
         (["verdict", "zone"], "perhaps", "zone"),
         (["verdict", "zone"], "decline", "contradicts"),
