@@ -143,9 +143,7 @@ class MtpPolicy:
         if state is PolicyState.EXACTNESS_DECLINED:
             return PolicyDecision(False, state, f"the exactness probe declined: {self.veto}")
         if self.forced is not None:
-            return PolicyDecision(
-                self.forced, state, f"{self.static.reason}; nothing was measured"
-            )
+            return PolicyDecision(self.forced, state, f"{self.static.reason}; nothing was measured")
         if self.verdict is None:
             count = f"{min(len(self._samples), SAMPLE_TARGET)} of {SAMPLE_TARGET} bursts"
             return PolicyDecision(True, state, f"profiling, {count} measured: {self._cause}")

@@ -213,9 +213,7 @@ class _Probe:
         ring = self.ring()
         if ring is not None:
             # Past the ring's end, and across it.
-            yield partial(
-                self.compare, ring + PAST_RING, _salt(DRAWS), kinds=(True,), own=True
-            )
+            yield partial(self.compare, ring + PAST_RING, _salt(DRAWS), kinds=(True,), own=True)
             yield partial(self.rewind, ring - self.width // 2, _salt(DRAWS))
 
     def ring(self) -> int | None:
