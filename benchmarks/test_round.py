@@ -13,10 +13,11 @@ choose()
 
 from mlxcel.config import Settings  # noqa: E402
 from mlxcel.engine.engine import Engine  # noqa: E402
+from mlxcel.engine.prepare import load_model  # noqa: E402
 from mlxcel.engine.scripted import ScriptedDrafter  # noqa: E402
 from mlxcel.runtime.frame import Frame  # noqa: E402
 from mlxcel.runtime.kv_cache import SlotCache  # noqa: E402
-from mlxcel.runtime.loader import LoadedModel, load_checkpoint  # noqa: E402
+from mlxcel.runtime.loader import LoadedModel  # noqa: E402
 from mlxcel.types import Request, SamplingParams  # noqa: E402
 
 PROMPT = "Write one sentence about the sea."
@@ -26,8 +27,7 @@ ROUNDS = 8
 @pytest.fixture(scope="module")
 def demo() -> LoadedModel:
     """The demo model as this host serves it."""
-    settings = Settings.from_env()
-    return load_checkpoint("demo", cache_dir=settings.cache_dir)
+    return load_model("demo", Settings.from_env())
 
 
 def run(engine: Engine, request: Request) -> Any:

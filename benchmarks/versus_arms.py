@@ -15,7 +15,7 @@ from mlx_lm.generate import stream_generate
 from benchmarks.interleave import interleave, ratio
 from mlxcel.config import Settings
 from mlxcel.engine.engine import Engine
-from mlxcel.engine.prepare import make_drafter
+from mlxcel.engine.prepare import load_model, make_drafter
 from mlxcel.runtime.loader import LoadedModel, load_checkpoint
 from mlxcel.types import Completion, Request, SamplingParams
 
@@ -45,12 +45,11 @@ class Arms:
     def __init__(self, args: argparse.Namespace, installed: Installed) -> None:
         settings = Settings.from_env(weights=args.weights)
         self.args, self.installed = args, installed
-        self.model = load_checkpoint(
-            args.model, cache_dir=settings.cache_dir, weights=settings.weights
-        )
+        self.model = load_model(args.model, settings)
+        form = self.model.representation.form
         # The same weights in mlx-lm's own, unchanged modules.
         self.plain = load_checkpoint(
-            args.model, cache_dir=settings.cache_dir, weights=settings.weights, lean=False
+            args.model, cache_dir=settings.cache_dir, weights=form, lean=False
         )
         drafter = make_drafter(args.drafter, self.model, settings)
         self.engine = Engine(self.model, drafter, settings)

@@ -102,6 +102,30 @@ class LLM:
         """Run a function of the engine on the engine's thread; for tools and measuring."""
         return self._thread.call(function)
 
+    def mtp_policy(self) -> list[dict[str, Any]]:
+        """What the adaptive policy of the loaded pairing rests on, by block width.
+
+        Returns
+        -------
+        list of dict
+            One for each width that a request has asked for, in order, of JSON values: ``state``
+            (forced, profiling, settled, exactness_declined), ``run``, ``reason``, ``veto``, the
+            names and the figures, and when it was settled and is due again (seconds since
+            1970). Empty before the first request that may speculate, without a drafter, and
+            where ``mtp_adaptive`` is off.
+
+        Raises
+        ------
+        EngineError
+            The engine is closed.
+        """
+
+        def read(engine: Engine) -> list[dict[str, Any]]:
+            governor = engine.scheduler.governor
+            return [] if governor is None else governor.snapshot()
+
+        return self.call(read)
+
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """Turn a prompt into token ids; chat messages go through the chat template.
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,28 @@ def test_a_process_ends_well_in_the_middle_of_a_stream(tmp_path: Path, last: str
         check=False,
     )
     assert (done.returncode, done.stderr) == (3 if "raise" in last else 0, "")
+
+
+def test_mtp_policy(llm: LLM, tmp_path: Path) -> None:
+    assert llm.mtp_policy() == []  # an engine without a governor
+    folder = write_tiny_llama(tmp_path / "tiny")
+    settings = Settings(cache_dir=tmp_path, mtp_exactness="off")
+    with mlxcel.load(folder, "lookup", config=settings) as governed:
+        assert governed.mtp_policy() == []
+        governed.generate(PROMPT, max_tokens=20, ignore_eos=True)
+        [found] = governed.mtp_policy()
+        assert (found["state"], found["width"], found["run"]) == ("profiling", 4, True)
+        assert (found["target"], found["drafter"]) == ("tiny", "lookup")
+        assert found["host"]
+        assert "1 of 4 bursts measured" in found["reason"]
+    with pytest.raises(EngineError, match="closed"):
+        governed.mtp_policy()
+    forced = replace(settings, enable_mtp_b1=True)
+    with mlxcel.load(folder, "lookup", config=forced) as governed:
+        governed.generate(PROMPT, max_tokens=20, ignore_eos=True)
+        assert [each["state"] for each in governed.mtp_policy()] == ["forced"]
+    with mlxcel.load(folder, None, config=settings) as classic:
+        assert classic.mtp_policy() == []
 
 
 def test_use_after_close() -> None:

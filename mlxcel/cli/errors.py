@@ -37,7 +37,7 @@ def friendly(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = run(*args, standalone_mode=False, **kwargs)
         sys.stdout.flush()
     except MlxcelError as error:
-        click.echo(f"mlxcel: {error.message}", err=True)
+        _say(error.message)
         raise SystemExit(FAILED) from error
     except BrokenPipeError:
         _close_stdout()
@@ -45,13 +45,28 @@ def friendly(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     except click.ClickException as error:
         if not standalone:
             raise
-        error.show()
+        _show(error)
         raise SystemExit(error.exit_code) from error
     except (KeyboardInterrupt, click.Abort) as error:
         raise SystemExit(INTERRUPTED) from error
     if not standalone:
         return result
     raise SystemExit(result if isinstance(result, int) else 0)
+
+
+def _say(message: str) -> None:
+    click.echo(f"mlxcel: error: {message}", err=True)
+
+
+def _show(error: click.ClickException) -> None:
+    """One line, and one where to read on after an error of usage."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()  # the help that was asked for
+        return
+    _say(" ".join(error.format_message().split()))
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is not None:
+        click.echo(f"mlxcel: try '{context.command_path} --help'", err=True)
 
 
 def _close_stdout() -> None:

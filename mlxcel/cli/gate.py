@@ -7,7 +7,7 @@ import importlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ import click
 from mlxcel.config import Settings
 from mlxcel.decide.agreement import conflicts, disagreements
 from mlxcel.decide.audit import audit as find_weak
-from mlxcel.decide.chips import GATE_TABLE, Chip, identify
+from mlxcel.decide.chips import GATE_TABLE, Chip, identify, parse_architecture
 from mlxcel.decide.explain import (
     KernelFinding,
     Question,
@@ -25,10 +25,11 @@ from mlxcel.decide.explain import (
     find_pairing,
 )
 from mlxcel.decide.gate import OVERRIDE
+from mlxcel.decide.host_names import host_name
 from mlxcel.decide.matrix import decide as derive
 from mlxcel.decide.prediction import judge
 from mlxcel.decide.readings import Reading, readings, staleness
-from mlxcel.errors import ConfigError
+from mlxcel.decide.records import Record
 from mlxcel.evidence import load_decision, load_predictions, load_records
 
 __all__ = ["gate"]
@@ -226,7 +227,7 @@ def explain_command(
     pairing = find_pairing(records, target, drafter) if target else None
     capable, basis = batch_capability(batch_capable, pairing)
     question = Question(
-        chip=_chip(host),
+        chip=_chip(host, records),
         batch_capable=capable,
         batch_basis=basis,
         target=target,
@@ -247,28 +248,22 @@ def explain_command(
     _tables().show_explanation(found)
 
 
-def _chip(host: str | None) -> Chip:
+def _chip(host: str | None, records: Sequence[Record]) -> Chip:
     """The chip of a name, or of this host."""
     if host is None:
         found: Chip = importlib.import_module("mlxcel.cli.gate_host").this_chip()
         return found
-    if not host.strip():
-        raise ConfigError(
-            f"--host must name a chip, as 'Apple M3 Ultra', got {host!r}", param="host"
-        )
-    return identify(host)
+    name = host_name(host, (record.host.chip for record in records))
+    return identify(None, architecture=name) if parse_architecture(name) else identify(name)
 
 
 @gate.command(context_settings=_HELP)
 @_json_option
 def status(as_json: bool) -> None:
-    """Show what the adaptive policy has settled on this host."""
-    reading = importlib.import_module("mlxcel.cli.gate_host")
-    folder = reading.verdict_folder(Settings.from_env().cache_dir)
-    found = reading.read_verdicts(folder, now=time.time())
+    """Show what the adaptive policy has settled on this host, and what exactness forbids."""
+    reading = importlib.import_module("mlxcel.cli.gate_status")
+    found = reading.read_status(Settings.from_env(), now=time.time())
     if as_json:
-        _write_json(
-            {"folder": str(folder), "verdicts": [dataclasses.asdict(item) for item in found]}
-        )
+        _write_json(found.to_dict())
         return
-    _tables().show_verdicts(folder, found)
+    importlib.import_module("mlxcel.cli.gate_status_table").show_status(found)

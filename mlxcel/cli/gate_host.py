@@ -1,21 +1,14 @@
-"""What ``mlxcel gate`` reads on this host: its chip, and the verdicts settled here."""
+"""What ``mlxcel gate explain`` finds out about this host: its chip and its kernels."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from mlxcel.config import Settings
 from mlxcel.decide.explain import KernelFinding
 from mlxcel.decide.kernels import decide_kernels
-from mlxcel.decide.stored import Stored, read_stored
 from mlxcel.engine.host_chip import this_chip
-from mlxcel.engine.verdict_store import VerdictStore
 from mlxcel.errors import LoadError
-from mlxcel.hardware.host import Sources
 
-__all__ = ["kernel_finding", "read_verdicts", "this_chip", "verdict_folder"]
-
-_LARGEST = 1 << 20  # bytes; a verdict has about a thousand
+__all__ = ["kernel_finding", "this_chip"]
 
 
 def kernel_finding(target: str, settings: Settings) -> KernelFinding:
@@ -50,37 +43,3 @@ def kernel_finding(target: str, settings: Settings) -> KernelFinding:
         raise LoadError(f"{target}: the {form} form was not timed on this host ({why})")
     found = found or verdict.served  # a checkpoint without quantization is stored dense
     return KernelFinding(found.wide, f"{target}, {found.describe()}")
-
-
-def verdict_folder(cache_dir: Path) -> Path:
-    """Folder of the adaptive policy's verdicts."""
-    return VerdictStore(cache_dir).folder
-
-
-def read_verdicts(folder: Path, *, now: float) -> tuple[Stored, ...]:
-    """Read every verdict of a folder, in the order of file names.
-
-    Parameters
-    ----------
-    folder : Path
-        See `verdict_folder`; one that is not there holds none.
-    now : float
-        Seconds since 1970.
-
-    Returns
-    -------
-    tuple of Stored
-        Files that cannot be read are among them, as ``corrupt``.
-    """
-    versions = {name: Sources().version(name) or "none" for name in ("mlx", "mlxcel")}
-    return tuple(_read(path, now, versions) for path in sorted(folder.glob("*.json")))
-
-
-def _read(path: Path, now: float, versions: dict[str, str]) -> Stored:
-    try:
-        if path.stat().st_size > _LARGEST:
-            return Stored(name=path.name, state="corrupt", reason="no verdict is so large")
-        text = path.read_bytes().decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        return Stored(name=path.name, state="corrupt", reason=f"not readable ({error})")
-    return read_stored(path.name, text, now=now, versions=versions)

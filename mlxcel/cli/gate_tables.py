@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from mlxcel.cli.tables import (
+    cited,
+    coloured,
+    decimal,
+    heading,
+    make_console,
+    make_table,
+    stacked,
+)
 from mlxcel.decide.agreement import Decision, Disagreement, conflicts
 from mlxcel.decide.audit import Finding
 from mlxcel.decide.chips import GATE_TABLE, GENERATIONS
@@ -20,7 +27,6 @@ from mlxcel.decide.matrix import Case, Matrix, Subject
 from mlxcel.decide.prediction import Judgement, Outcome, Prediction
 from mlxcel.decide.readings import Reading, staleness
 from mlxcel.decide.records import Record
-from mlxcel.decide.stored import Stored
 
 __all__ = [
     "show_evidence",
@@ -28,52 +34,7 @@ __all__ = [
     "show_findings",
     "show_matrix",
     "show_predictions",
-    "show_verdicts",
 ]
-
-_GOOD = {"run", "runs", "on", "held", "measured gain", "inside"}
-_BAD = {"decline", "declined", "off", "failed", "measured loss", "corrupt"}
-
-
-def _console() -> Console:
-    return Console(markup=False, highlight=False, emoji=False)
-
-
-def _table(*columns: str | tuple[str, dict[str, Any]]) -> Table:
-    """A table with a rule under its head; columns are names, or names with options."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
-    for column in columns:
-        name, options = (column, {}) if isinstance(column, str) else column
-        table.add_column(name, **{"overflow": "fold", **options})
-    return table
-
-
-def _word(word: str) -> Text:
-    """A word in the colour of what it means."""
-    style = "green" if word in _GOOD else "red" if word in _BAD else ""
-    return Text(word, style=style)
-
-
-def _head(text: str) -> Text:
-    return Text(text, style="bold")
-
-
-def _cited(evidence: Iterable[tuple[str, str | None]]) -> Text:
-    """Ids with dates, one a line."""
-    lines = (f"{name} ({date or 'undated'})" for name, date in evidence)
-    return Text("\n".join(lines), style="dim")
-
-
-def _stacked(*parts: str | Text) -> Text:
-    """Parts below each other; empty ones are left out."""
-    return Text("\n").join(
-        part if isinstance(part, Text) else Text(part) for part in parts if str(part)
-    )
-
-
-def _number(value: float | None, digits: int, unit: str = "") -> str:
-    return "" if value is None else f"{value:.{digits}f}{unit}"
-
 
 # -- evidence ---------------------------------------------------------------------------
 
@@ -92,7 +53,7 @@ def show_evidence(
     every : sequence of Record
         All records, to name hosts and pairings where nothing was left.
     """
-    console = _console()
+    console = make_console()
     if not rows:
         hosts = ", ".join(sorted({record.host.chip for record in every}))
         pairings = ", ".join(sorted({record.pairing.name for record in every}))
@@ -122,14 +83,14 @@ def _record_head(record: Record) -> Text:
         f"{record.protocol}, {record.exactness}, {ruled} by the gate"
     )
     title = f"{record.host.chip}, {record.pairing.name}  {record.id}"
-    return _stacked(_head(title), Text(f"  {facts}", style="dim"))
+    return stacked(heading(title), Text(f"  {facts}", style="dim"))
 
 
 def _rows(own: Sequence[Reading]) -> Table:
     right: dict[str, Any] = {"justify": "right", "no_wrap": True}
     # Fixed, so that the tables of all records are in line; 80 columns in all.
     numbers = {"width": 5, "accept": 6, "emit": 5, "classic": 7, "spec": 6, "gain": 5, "cost": 5}
-    table = _table(
+    table = make_table(
         ("", {"no_wrap": True}),
         ("prompt", {"min_width": 14}),
         *((name, {**right, "min_width": width}) for name, width in numbers.items()),
@@ -143,13 +104,13 @@ def _rows(own: Sequence[Reading]) -> Table:
             "M" if reading.record.origin == "measured" else "P",
             row.prompt or "",
             width,
-            _number(reading.acceptance, 3),
-            _number(row.emitted_per_verify, 2),
-            _number(reading.classic_tok_s, 1),
-            _number(row.speculative_tok_s, 1),
-            _number(reading.speedup, 2, "x"),
-            _number(reading.round_cost, 2),
-            _number(row.spread_percent, 1, "%"),
+            decimal(reading.acceptance, 3),
+            decimal(row.emitted_per_verify, 2),
+            decimal(reading.classic_tok_s, 1),
+            decimal(row.speculative_tok_s, 1),
+            decimal(reading.speedup, 2, "x"),
+            decimal(reading.round_cost, 2),
+            decimal(row.spread_percent, 1, "%"),
         )
     return table
 
@@ -159,17 +120,17 @@ def _rows(own: Sequence[Reading]) -> Table:
 
 def show_matrix(matrix: Matrix, decision: Decision, differences: Sequence[Disagreement]) -> None:
     """Show the branch, the verdicts, conflicts side by side, and whether all agree."""
-    console = _console()
-    console.print(_head(f"Branch: {matrix.branch.name}"))
+    console = make_console()
+    console.print(heading(f"Branch: {matrix.branch.name}"))
     console.print(Padding(matrix.branch.why, (0, 0, 1, 2)))
-    table = _table("host", "evidence", "says", "table", ("because", {"ratio": 1}))
+    table = make_table("host", "evidence", "says", "table", ("because", {"ratio": 1}))
     for subject in matrix.subjects:
         table.add_row(
             subject.name,
-            _word(subject.verdict),
-            _word(_says(subject.supports)),
+            coloured(subject.verdict),
+            coloured(_says(subject.supports)),
             _entry(subject),
-            _stacked(subject.why, _cited(subject.evidence)),
+            stacked(subject.why, cited(subject.evidence)),
         )
         table.add_section()
     console.print(table)
@@ -186,14 +147,14 @@ def _entry(subject: Subject) -> Text:
     entry = GENERATIONS.get(subject.name)
     if entry is None:
         return Text("")
-    return _stacked(_word(_says(GATE_TABLE[subject.name])), Text(entry.basis, style="dim"))
+    return stacked(coloured(_says(GATE_TABLE[subject.name])), Text(entry.basis, style="dim"))
 
 
 def _show_conflicts(console: Console, matrix: Matrix) -> None:
     deciding = {id(case) for s in matrix.subjects for c in s.cells for case in c.deciding}
     for conflict in conflicts(matrix):
-        console.print(_head(f"\nConflict: {conflict.subject}, {conflict.pairing}"))
-        table = _table(("gains", {"ratio": 1}), ("losses", {"ratio": 1}))
+        console.print(heading(f"\nConflict: {conflict.subject}, {conflict.pairing}"))
+        table = make_table(("gains", {"ratio": 1}), ("losses", {"ratio": 1}))
         table.add_row(_side(conflict.gains, deciding), _side(conflict.losses, deciding))
         console.print(Padding(table, (0, 0, 0, 2)))
 
@@ -209,8 +170,8 @@ def _side(cases: Sequence[Case], deciding: set[int]) -> Text:
         rank = "decides" if id(case) in deciding else f"set aside ({case.age})"
         speeds = ", ".join(f"{item.speedup:.2f}x" for item in own)
         parts.append(f"{speeds}: {case.exactness}, {rank}")
-        parts.append(_cited([(name, case.date)]))
-    return _stacked(*parts)
+        parts.append(cited([(name, case.date)]))
+    return stacked(*parts)
 
 
 def _show_agreement(
@@ -221,9 +182,9 @@ def _show_agreement(
         console.print(Text(f"\nThe gate's table and {made} agree with the evidence.", "green"))
         return
     console.print(Text(f"\nThe evidence disagrees with the gate's table or {made}:", "bold red"))
-    table = _table("what", "kind", ("how", {"ratio": 1}))
+    table = make_table("what", "kind", ("how", {"ratio": 1}))
     for item in differences:
-        table.add_row(item.subject, item.kind, _stacked(item.message, _cited(item.evidence)))
+        table.add_row(item.subject, item.kind, stacked(item.message, cited(item.evidence)))
     console.print(table)
 
 
@@ -232,15 +193,17 @@ def _show_agreement(
 
 def show_findings(findings: Sequence[Finding]) -> None:
     """Show what is weak, by kind."""
-    console = _console()
+    console = make_console()
     kinds = dict.fromkeys(finding.kind for finding in findings)
     for kind in kinds:
         own = [finding for finding in findings if finding.kind == kind]
-        console.print(_head(f"{kind} ({len(own)})"))
-        table = _table(("about", {"ratio": 2}), ("found, and what would settle it", {"ratio": 3}))
+        console.print(heading(f"{kind} ({len(own)})"))
+        table = make_table(
+            ("about", {"ratio": 2}), ("found, and what would settle it", {"ratio": 3})
+        )
         for finding in own:
-            about = _stacked(finding.subject, Text("\n".join(finding.evidence), style="dim"))
-            table.add_row(about, _stacked(finding.message, Text(f"> {finding.settle}", "italic")))
+            about = stacked(finding.subject, Text("\n".join(finding.evidence), style="dim"))
+            table.add_row(about, stacked(finding.message, Text(f"> {finding.settle}", "italic")))
         console.print(Padding(table, (0, 0, 1, 2)))
     counts = ", ".join(f"{sum(f.kind == kind for f in findings)} {kind}" for kind in kinds)
     console.print(f"{len(findings)} findings: {counts}." if findings else "Nothing is weak.")
@@ -248,10 +211,10 @@ def show_findings(findings: Sequence[Finding]) -> None:
 
 def show_predictions(judged: Sequence[tuple[Prediction, Judgement]]) -> None:
     """Show every prediction with what later rows made of it."""
-    console = _console()
+    console = make_console()
     for item, found in judged:
         firm = "" if found.firm or found.verdict == "open" else " (not firm)"
-        console.print(Text.assemble(_head(f"{item.id}: "), _word(found.verdict), firm))
+        console.print(Text.assemble(heading(f"{item.id}: "), coloured(found.verdict), firm))
         console.print(Padding(item.statement, (0, 0, 0, 2)))
         by = f"by {item.by}, {item.made_on}, {item.address}"
         console.print(Padding(Text(by, style="dim"), (0, 0, 1, 2)))
@@ -263,19 +226,19 @@ def show_predictions(judged: Sequence[tuple[Prediction, Judgement]]) -> None:
 
 def _outcomes(item: Prediction, found: Judgement) -> Table:
     right = {"justify": "right", "no_wrap": True}
-    table = _table("quantity", "predicted", "verdict", ("found", right), "off by", "record")
+    table = make_table("quantity", "predicted", "verdict", ("found", right), "off by", "record")
     verdicts = dict(found.by_quantity)
     for quantity in item.quantities:
         span = f"{quantity.low:g}"
         span += f" to {quantity.high:g}" if quantity.high != quantity.low else ""
         span += f" +/- {quantity.tolerance:g}" if quantity.tolerance else ""
         own = [outcome for outcome in found.outcomes if outcome.quantity == quantity.name]
-        name, verdict = quantity.name.replace("_", " "), _word(verdicts[quantity.name])
+        name, verdict = quantity.name.replace("_", " "), coloured(verdicts[quantity.name])
         if not own:
             table.add_row(name, span, verdict, "", "", "no later row")
         for number, outcome in enumerate(own):
             first = (name, span, verdict) if number == 0 else ("", "", "")
-            record = _cited([(outcome.record, outcome.date)])
+            record = cited([(outcome.record, outcome.date)])
             table.add_row(*first, f"{outcome.value:.2f}", _off(outcome), record)
     return table
 
@@ -286,17 +249,17 @@ def _off(outcome: Outcome) -> str:
     return f"{abs(outcome.off_by):.2f} {'below' if outcome.off_by < 0 else 'above'}"
 
 
-# -- explain and status -----------------------------------------------------------------
+# -- explain -----------------------------------------------------------------
 
 
 def show_explanation(found: Explanation) -> None:
     """Show a decision and its steps."""
-    console = _console()
+    console = make_console()
     kind = "a batch-capable target" if found.batch_capable else "a target that cannot batch"
-    says = _word("run" if found.decision.run else "decline")
-    console.print(Text.assemble(_head(f"{found.host}, {kind}: "), says))
+    says = coloured("run" if found.decision.run else "decline")
+    console.print(Text.assemble(heading(f"{found.host}, {kind}: "), says))
     console.print(Padding(f"{found.decision.reason} ({found.decision.source})", (0, 0, 1, 2)))
-    table = _table(("", {"no_wrap": True}), "step", "outcome", ("why", {"ratio": 1}))
+    table = make_table(("", {"no_wrap": True}), "step", "outcome", ("why", {"ratio": 1}))
     for step in found.steps:
         table.add_row(*_step(step))
     console.print(table)
@@ -304,32 +267,6 @@ def show_explanation(found: Explanation) -> None:
 
 
 def _step(step: Step) -> tuple[str, str, Text, Text]:
-    outcome = Text(step.outcome, style=_word(step.outcome).style)
-    why = _stacked(step.reason, _cited(step.evidence))
+    outcome = Text(step.outcome, style=coloured(step.outcome).style)
+    why = stacked(step.reason, cited(step.evidence))
     return (">" if step.decides else "", step.name, outcome, why)
-
-
-def show_verdicts(folder: Path, found: Sequence[Stored]) -> None:
-    """Show the settled verdicts of this host."""
-    console = _console()
-    if not found:
-        console.print(f"No pairing has settled yet (nothing in {folder}).")
-        return
-    table = _table("pairing", "width", "state", ("why", {"ratio": 1}))
-    for item in found:
-        key = item.key
-        names = f"{key.target} + {key.drafter}" if key else item.name
-        served = f"{key.weights}, {key.kernel}, {key.numerics}" if key else ""
-        table.add_row(
-            _stacked(names, Text(served, style="dim")),
-            str(key.width) if key else "",
-            _word(item.state),
-            _stacked(item.reason, _age(item)),
-        )
-    console.print(table)
-
-
-def _age(item: Stored) -> Text:
-    if item.age_seconds is None or item.key is None:
-        return Text("")
-    return Text(f"settled {item.age_seconds / 3600:.1f} h ago on {item.key.host}", style="dim")

@@ -7,6 +7,7 @@ import json
 
 import click
 
+from mlxcel.config import Settings
 from mlxcel.hardware.host import Host, describe
 
 __all__ = ["info"]
@@ -18,6 +19,7 @@ GIB = 1 << 30
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def info(as_json: bool) -> None:
     """Show what this host is and which versions run."""
+    Settings.from_env()  # a wrong variable is named here as everywhere
     host = describe()
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(host), indent=2))

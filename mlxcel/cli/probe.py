@@ -89,6 +89,7 @@ def _kernel_json(
         "dtype": times.dtype,
         "cached": cached,
         "seconds": times.seconds,
+        "taken_on": times.taken_on,
         "projections": [
             {"name": p.name, "inputs": p.inputs, "outputs": p.outputs, "bits": p.bits,
              "group_size": p.group_size, "mode": p.mode, "count": p.count}
@@ -114,7 +115,8 @@ def _show_kernels(
     from rich.console import Console
     from rich.table import Table
 
-    origin = "from the cache" if cached else f"measured in {times.seconds:.1f} s"
+    origin = f"taken on {times.taken_on}" if cached else f"measured in {times.seconds:.1f} s"
+    origin = f"from the cache, {origin}" if cached else origin
     console = Console(markup=False, highlight=False)
     console.print(f"{model} on {host.chip} ({host.backend}, {times.dtype}), {origin}")
     for p in times.projections:
@@ -169,18 +171,12 @@ def exactness(
     """
     from mlxcel.decide.exactness import veto_of
     from mlxcel.engine.exactness import exactness_of
-    from mlxcel.runtime.loader import load_checkpoint
+    from mlxcel.engine.prepare import load_model
 
     overrides = {} if weights is None else {"weights": weights}
     settings = Settings.from_env(os.environ, **overrides)
     with bar() as progress:
-        loaded = load_checkpoint(
-            model,
-            cache_dir=settings.cache_dir,
-            weights=settings.weights,
-            lean=settings.lean_modules,
-            progress=progress,
-        )
+        loaded = load_model(model, settings, progress)
     record = exactness_of(loaded, width, settings, refresh=refresh)
     required: Required = settings.mtp_exactness
     veto = veto_of(record, required)

@@ -18,6 +18,7 @@ __all__ = [
     "break_even",
     "fit_line",
     "implied_emitted",
+    "least_squares",
     "spread_percent",
     "widening_pays",
 ]
@@ -50,6 +51,31 @@ class Line:
         return self.a + self.b * width
 
 
+def least_squares(points: Sequence[tuple[float, float, float]]) -> tuple[float, float] | None:
+    """Weighted least squares of ``y = a + b x``.
+
+    Parameters
+    ----------
+    points : sequence of (x, y, weight)
+        Finite, weights not negative.
+
+    Returns
+    -------
+    (a, b) or None
+        ``None`` where fewer than two different x have a weight.
+    """
+    total = math.fsum(weight for _, _, weight in points)
+    if total <= 0:
+        return None
+    mean_x = math.fsum(x * weight for x, _, weight in points) / total
+    mean_y = math.fsum(y * weight for _, y, weight in points) / total
+    spread = math.fsum(weight * (x - mean_x) ** 2 for x, _, weight in points)
+    if spread <= 1e-12 * total:
+        return None
+    b = math.fsum(weight * (x - mean_x) * (y - mean_y) for x, y, weight in points) / spread
+    return mean_y - b * mean_x, b
+
+
 def fit_line(points: Sequence[tuple[float, float]]) -> Line:
     """Fit a line by ordinary least squares.
 
@@ -65,12 +91,12 @@ def fit_line(points: Sequence[tuple[float, float]]) -> Line:
     """
     if not all(math.isfinite(value) for point in points for value in point):
         raise ConfigError(f"a fit needs finite widths and costs, got {list(points)}")
-    if len({width for width, _ in points}) < 2:
+    found = least_squares([(width, cost, 1.0) for width, cost in points])
+    if found is None:
         raise ConfigError(
             f"a fit needs at least two different widths, got {[width for width, _ in points]}"
         )
-    widths, costs = zip(*points, strict=True)
-    b, a = statistics.linear_regression(widths, costs)
+    a, b = found
     residual = max(abs(cost - (a + b * width)) for width, cost in points)
     return Line(a=a, b=b, largest_residual=residual, points=len(points))
 

@@ -149,6 +149,19 @@ class KernelVerdict:
         found = self.forms.get(self.serve if form is None else form)
         return width if found is None else found.padding.get(width, width)
 
+    def comparison(self) -> str:
+        """How much faster the form to serve is, at one row and at the width; for people."""
+        other = next((found for form, found in self.forms.items() if form != self.serve), None)
+        if other is None:
+            return "no other form was timed"
+        own = self.served
+        gains = [
+            f"{other.cost(rows) / own.cost(rows):.2f} times as fast as {other.form} at "
+            f"{rows} {'row' if rows == 1 else 'rows'}"
+            for rows in sorted({1, self.width})
+        ]
+        return " and ".join(gains)
+
     def to_dict(self) -> dict[str, Any]:
         """The verdict as JSON values."""
         return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from mlxcel.decide.drift import DRIFT_BURSTS, DriftWatch
@@ -21,7 +21,7 @@ from mlxcel.decide.estimate import (
     estimate,
 )
 from mlxcel.decide.gate import GateDecision
-from mlxcel.decide.verdict import Verdict, VerdictKey, zone_of
+from mlxcel.decide.verdict import PairingNames, Verdict, VerdictKey, zone_of
 from mlxcel.errors import LoadError
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "MAX_PROBE_MEANS",
     "MAX_SAMPLES",
     "PROBE_ROUNDS",
-    "VERDICT_MAX_AGE",
     "MtpPolicy",
     "PolicyDecision",
     "PolicyState",
@@ -46,10 +45,6 @@ MAX_SAMPLES = 32
 
 GIVE_UP_BURSTS = 64
 """Bursts after which profiling ends without an estimate and the static gate decides."""
-
-VERDICT_MAX_AGE = 7 * 86400.0
-"""Age in seconds after which a verdict is measured again: profiling costs eight classic
-steps and, on a host that loses, four slow answers, which once a week nobody notices."""
 
 MAX_PATIENCE = 8 * DRIFT_BURSTS
 """Longest wait, in bursts, before drift counts after profiling kept confirming a verdict."""
@@ -86,6 +81,8 @@ class MtpPolicy:
     static : GateDecision
         The static gate's answer. One by override forces the policy: it never profiles and
         never has anything to store. Any other resolves what measuring leaves open.
+    names : PairingNames, optional
+        For people.
 
     Attributes
     ----------
@@ -102,8 +99,11 @@ class MtpPolicy:
     Not thread-safe.
     """
 
-    def __init__(self, key: VerdictKey, static: GateDecision) -> None:
+    def __init__(
+        self, key: VerdictKey, static: GateDecision, names: PairingNames | None = None
+    ) -> None:
         self.key = key
+        self.names = names or PairingNames()
         self.static = static
         self.forced = static.run if static.source == "override" else None
         self.veto = ""
@@ -143,9 +143,7 @@ class MtpPolicy:
         if state is PolicyState.EXACTNESS_DECLINED:
             return PolicyDecision(False, state, f"the exactness probe declined: {self.veto}")
         if self.forced is not None:
-            return PolicyDecision(
-                self.forced, state, f"{self.static.reason}; nothing was measured"
-            )
+            return PolicyDecision(self.forced, state, f"{self.static.reason}; nothing was measured")
         if self.verdict is None:
             count = f"{min(len(self._samples), SAMPLE_TARGET)} of {SAMPLE_TARGET} bursts"
             return PolicyDecision(True, state, f"profiling, {count} measured: {self._cause}")
@@ -176,11 +174,13 @@ class MtpPolicy:
         return min(PROBE_ROUNDS, max(budget, 0)) if known < SAMPLE_TARGET and known <= turn else 0
 
     def snapshot(self, now: float) -> dict[str, Any]:
-        """State, reason, figures and key, for the status page and the command line."""
+        """Names, state, reason, figures, key and when it is measured again; JSON values."""
         decision = self.decide(now)
         profiling = decision.state is PolicyState.PROFILING
-        found = self.verdict.estimate if self.verdict is not None else None
+        verdict = self.verdict
+        found = verdict.estimate if verdict is not None else None
         return {
+            **asdict(self.names),
             "state": str(decision.state),
             "run": decision.run,
             "reason": decision.reason,
@@ -189,11 +189,13 @@ class MtpPolicy:
             "samples": found.samples if found else len(self._samples),
             "samples_required": SAMPLE_TARGET,
             "samples_remaining": max(SAMPLE_TARGET - len(self._samples), 0) if profiling else 0,
-            "zone": self.verdict.zone if self.verdict else None,
+            "zone": verdict.zone if verdict else None,
             "speedup": found.speedup if found else None,
             "emitted_per_verify": found.emitted_per_verify if found else None,
             "round_cost": found.round_cost if found else None,
-            "settled_at": self.verdict.settled_at if self.verdict else None,
+            "settled_at": verdict.settled_at if verdict else None,
+            "due_at": verdict.settled_at + verdict.max_age if verdict else None,
+            "veto": self.veto or None,
         }
 
     # -- measurements -----------------------------------------------------------------
@@ -266,8 +268,11 @@ class MtpPolicy:
         return True
 
     def _expire(self, now: float) -> None:
-        if self.verdict is not None and now - self.verdict.settled_at > VERDICT_MAX_AGE:
-            self._drop(f"measured again because the verdict is over {VERDICT_MAX_AGE:.0f} s old")
+        if self.verdict is None:
+            return
+        limit = self.verdict.max_age
+        if now - self.verdict.settled_at > limit:
+            self._drop(f"measured again because the verdict is over {limit:.0f} s old")
 
     def _drop(self, cause: str) -> None:
         self.verdict, self._cause = None, cause
@@ -279,7 +284,7 @@ class MtpPolicy:
         """JSON text of the verdict, ``None`` where there is none to store."""
         if self.verdict is None or self.forced is not None:
             return None
-        return self.verdict.to_json(self.key)
+        return self.verdict.to_json(self.key, self.names)
 
     def restore(self, text: str, now: float) -> None:
         """Take over a stored verdict.
@@ -292,8 +297,8 @@ class MtpPolicy:
         """
         verdict = Verdict.from_json(text, self.key)
         age = now - verdict.settled_at
-        if age > VERDICT_MAX_AGE:
-            raise LoadError(f"verdict: {age:.0f} s old, over {VERDICT_MAX_AGE:.0f} s")
+        if age > verdict.max_age:
+            raise LoadError(f"verdict: {age:.0f} s old, over {verdict.max_age:.0f} s")
         if age < -CLOCK_SLACK:
             raise LoadError(f"verdict: settled {-age:.0f} s in the future; check the clock")
         if self.forced is None:

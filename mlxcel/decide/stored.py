@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mlxcel.decide.policy import VERDICT_MAX_AGE
+from mlxcel.decide._fields import Fields
+from mlxcel.decide.exactness import VetoState
+from mlxcel.decide.policy import CLOCK_SLACK
 from mlxcel.decide.records import ROUND_LOOP_VERSION
-from mlxcel.decide.verdict import Verdict, VerdictKey, parse_json
+from mlxcel.decide.verdict import VERDICT_VERSION, PairingNames, Verdict, VerdictKey, parse_json
 from mlxcel.errors import ConfigError, LoadError
 
 __all__ = ["Stored", "StoredState", "read_stored"]
 
-StoredState = Literal["runs", "declined", "left to the gate", "outdated", "corrupt"]
+StoredState = Literal[
+    "runs", "declined", "left to the gate", "vetoed", "elsewhere", "outdated", "corrupt"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,22 +30,45 @@ class Stored:
     name : str
         Name of the file.
     state : str
-        What the verdict says; ``outdated`` where the policy would measure again, ``corrupt``
-        where nothing can be read.
+        What the verdict says; ``vetoed`` where exactness forbids it, ``elsewhere`` where it is
+        of another host, ``outdated`` where the policy would measure again, ``corrupt`` where
+        nothing can be read.
     reason : str
         Why, for people.
+    names : PairingNames
+        What people call the pairing and its host.
     key, verdict : VerdictKey and Verdict, or None
         What was read.
     age_seconds : float or None
         Since it was settled.
+    due_at : float or None
+        When it is measured again at the latest, in seconds since 1970; ``None`` where that
+        is so at the next use.
+    exactness : VetoState or None
+        What the exactness probe found for it here; ``None`` where it has not been asked.
     """
 
     name: str
     state: StoredState
     reason: str
+    names: PairingNames = field(default_factory=PairingNames)
     key: VerdictKey | None = None
     verdict: Verdict | None = None
     age_seconds: float | None = None
+    due_at: float | None = None
+    exactness: VetoState | None = None
+
+    @property
+    def in_force(self) -> bool:
+        """Whether the policy of this host would go by it."""
+        return self.state in ("runs", "declined", "left to the gate")
+
+    def judged(self, veto: VetoState) -> Stored:
+        """The same with what the exactness probe says about it, which outranks it."""
+        if not (veto.vetoed and self.in_force):
+            return dataclasses.replace(self, exactness=veto)
+        reason = f"the exactness probe declined: {veto.reason}; otherwise {self.reason}"
+        return dataclasses.replace(self, exactness=veto, state="vetoed", reason=reason)
 
 
 def read_stored(
@@ -50,6 +77,7 @@ def read_stored(
     *,
     now: float,
     versions: Mapping[str, str],
+    host: str | None = None,
     round_loop: int = ROUND_LOOP_VERSION,
 ) -> Stored:
     """Read one file of verdicts.
@@ -62,6 +90,8 @@ def read_stored(
         Seconds since 1970.
     versions : mapping of str to str
         Installed versions of ``mlx`` and ``mlxcel``: a verdict of others is outdated.
+    host : str, optional
+        Fingerprint of this host; without it all verdicts count as its own.
     round_loop : int
         Current version of the round loop.
 
@@ -73,26 +103,41 @@ def read_stored(
     if not text.strip():
         return Stored(name=name, state="corrupt", reason="the file is empty: delete it")
     try:
-        key = _key(parse_json(text, "verdict"))
+        data = parse_json(text, "verdict")
+        if old := _other_version(data):
+            return Stored(name=name, state="outdated", reason=old)
+        key = _key(data)
         verdict = Verdict.from_json(text, key)
+        names = PairingNames.from_fields(Fields(data, "verdict").inner("names"))
     except (LoadError, ConfigError) as error:
         return Stored(name=name, state="corrupt", reason=error.message)
     age = now - verdict.settled_at
-    why = _outdated(key, age, {**versions, "round_loop": round_loop})
-    return Stored(
-        name=name,
-        state="outdated" if why else _state(verdict),
-        reason=why or verdict.describe(),
-        key=key,
-        verdict=verdict,
-        age_seconds=age,
+    found = Stored(
+        name=name, state=_state(verdict), reason=verdict.describe(), names=names, key=key,
+        verdict=verdict, age_seconds=age, due_at=verdict.settled_at + verdict.max_age,
+    )  # fmt: skip
+    if why := _outdated(key, age, verdict.max_age, {**versions, "round_loop": round_loop}):
+        return dataclasses.replace(found, state="outdated", reason=why, due_at=None)
+    if host not in (None, key.host):
+        why = f"of another host, or of other libraries or variables there; {found.reason}"
+        return dataclasses.replace(found, state="elsewhere", reason=why)
+    return found
+
+
+def _other_version(data: object) -> str:
+    version = data.get("version") if isinstance(data, Mapping) else None
+    if not isinstance(version, int) or version == VERDICT_VERSION:
+        return ""
+    return (
+        "measured again at the next use: the form of the file has version "
+        f"{version}, now {VERDICT_VERSION}"
     )
 
 
 def _key(data: object) -> VerdictKey:
     """The key of a record; `Verdict.from_json` checks all the rest against it."""
     value = data.get("key") if isinstance(data, Mapping) else None
-    names = {field.name for field in dataclasses.fields(VerdictKey)}
+    names = {spec.name for spec in dataclasses.fields(VerdictKey)}
     if not isinstance(value, Mapping) or value.keys() != names:
         raise LoadError("the file holds no verdict with its whole key: delete it", param="key")
     fields: dict[str, Any] = dict(value)
@@ -105,7 +150,7 @@ def _state(verdict: Verdict) -> StoredState:
     return "left to the gate"
 
 
-def _outdated(key: VerdictKey, age: float, current: Mapping[str, str | int]) -> str:
+def _outdated(key: VerdictKey, age: float, limit: float, current: Mapping[str, str | int]) -> str:
     """Why the policy would not take a verdict over; empty where it would."""
     changed = [
         f"{name.replace('_', ' ')} {getattr(key, name)}, now {value}"
@@ -114,6 +159,8 @@ def _outdated(key: VerdictKey, age: float, current: Mapping[str, str | int]) -> 
     ]
     if changed:
         return f"measured again at the next use: {'; '.join(changed)}"
-    if age > VERDICT_MAX_AGE:
+    if age > limit:
         return f"measured again at the next use: {age / 86400:.1f} days old"
+    if age < -CLOCK_SLACK:
+        return f"measured again at the next use: settled {-age / 86400:.1f} days in the future"
     return ""

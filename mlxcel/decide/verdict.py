@@ -19,7 +19,10 @@ from mlxcel.errors import ConfigError, LoadError
 __all__ = [
     "SPEEDUP_CEILING",
     "SPEEDUP_FLOOR",
+    "UNMEASURED_MAX_AGE",
+    "VERDICT_MAX_AGE",
     "VERDICT_VERSION",
+    "PairingNames",
     "Verdict",
     "VerdictKey",
     "Zone",
@@ -27,7 +30,7 @@ __all__ = [
     "zone_of",
 ]
 
-VERDICT_VERSION = 1
+VERDICT_VERSION = 2
 """Of the JSON form and of the estimator behind it: another version is not read."""
 
 SPEEDUP_FLOOR = 1.5
@@ -35,6 +38,15 @@ SPEEDUP_FLOOR = 1.5
 
 SPEEDUP_CEILING = 1.0
 """Estimated speed-up up to which (inclusive) the burst is declined."""
+
+VERDICT_MAX_AGE = 7 * 86400.0
+"""Age in seconds after which a verdict is measured again: profiling costs eight classic
+steps and, on a host that loses, four slow answers, which once a week nobody notices."""
+
+UNMEASURED_MAX_AGE = 3600.0
+"""The same where nothing could be measured: that says something about the answers of that
+hour, such as being too short to speculate, and nothing about the host. Profiling again after
+an hour costs at most the bursts after which it gives up."""
 
 Zone = Literal["enable", "decline", "ambiguous", "unmeasured"]
 _ZONES: tuple[Zone, ...] = ("enable", "decline", "ambiguous", "unmeasured")
@@ -113,6 +125,34 @@ class VerdictKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PairingNames:
+    """What people call a pairing and its host; no part of the key.
+
+    Attributes
+    ----------
+    target, drafter, host : str or None
+        ``None`` where nobody said.
+    """
+
+    target: str | None = None
+    drafter: str | None = None
+    host: str | None = None
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> PairingNames:
+        """Read them from a record.
+
+        Raises
+        ------
+        LoadError
+            One is missing, or no text.
+        """
+        found = cls(**{name: fields.text_or_none(name) for name in ("target", "drafter", "host")})
+        fields.close()
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What a profiling window came to.
 
@@ -129,6 +169,11 @@ class Verdict:
     zone: Zone
     estimate: Estimate | None
     settled_at: float
+
+    @property
+    def max_age(self) -> float:
+        """Seconds after ``settled_at`` until it is measured again."""
+        return UNMEASURED_MAX_AGE if self.zone == "unmeasured" else VERDICT_MAX_AGE
 
     def run(self, static: bool) -> bool:
         """Whether the burst runs; ``static`` is the gate's answer for what is left open."""
@@ -152,9 +197,14 @@ class Verdict:
             return f"{figures}: at most {SPEEDUP_CEILING} declines"
         return f"{figures}: between {SPEEDUP_CEILING} and {SPEEDUP_FLOOR} is left to the gate"
 
-    def to_json(self, key: VerdictKey) -> str:
-        """JSON text of the verdict with its key."""
-        record = {"version": VERDICT_VERSION, "key": asdict(key), "verdict": asdict(self)}
+    def to_json(self, key: VerdictKey, names: PairingNames | None = None) -> str:
+        """JSON text of the verdict with its key, and with names for people."""
+        record = {
+            "version": VERDICT_VERSION,
+            "key": asdict(key),
+            "names": asdict(names or PairingNames()),
+            "verdict": asdict(self),
+        }
         return json.dumps(record, indent=2, sort_keys=True, allow_nan=False)
 
     @classmethod
@@ -177,6 +227,7 @@ class Verdict:
         differs = key.differences(_read_key(fields.inner("key")))
         if differs:
             raise LoadError(f"verdict: settled for another pairing: {differs}", param="key")
+        PairingNames.from_fields(fields.inner("names"))
         inner = fields.inner("verdict")
         zone = inner.word("zone", _ZONES)
         settled_at = float(inner.number("settled_at", 0, 1e12))

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 from mlxcel.errors import ConfigError
 
-__all__ = ["AcceptanceCurve", "WidthPrior", "emitted_moments", "fit_affine"]
+__all__ = ["AcceptanceCurve", "WidthPrior", "emitted_moments"]
 
 PRIOR_ROUNDS = 4.0
 """Rounds that a prior acceptance is worth against measured ones."""
 
 PRIOR_ACCEPTANCE = 0.6
 """Acceptance of the first position where nothing is known: the middle of 0.35 to 0.95."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WidthPrior:
@@ -84,30 +85,6 @@ def emitted_moments(acceptance: Sequence[float], width: int) -> tuple[float, flo
         accepted += reached
         square += (2 * at + 1) * reached  # n drafts or more are accepted: n**2 by differences
     return 1.0 + accepted, math.sqrt(max(square - accepted**2, 0.0))
-
-
-def fit_affine(points: Sequence[tuple[float, float, float]]) -> tuple[float, float] | None:
-    """Weighted least squares of ``y = base + slope * x``.
-
-    Parameters
-    ----------
-    points : sequence of (x, y, weight)
-
-    Returns
-    -------
-    (base, slope) or None
-        ``None`` where fewer than two different x have a weight.
-    """
-    total = sum(weight for _, _, weight in points)
-    if total <= 0:
-        return None
-    mean_x = sum(x * weight for x, _, weight in points) / total
-    mean_y = sum(y * weight for _, y, weight in points) / total
-    spread = sum(weight * (x - mean_x) ** 2 for x, _, weight in points)
-    if spread <= 1e-12 * total:
-        return None
-    slope = sum(weight * (x - mean_x) * (y - mean_y) for x, y, weight in points) / spread
-    return mean_y - slope * mean_x, slope
 
 
 class AcceptanceCurve:

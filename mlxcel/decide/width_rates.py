@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlxcel.decide._fields import Fields
-from mlxcel.decide.width_model import AcceptanceCurve, WidthPrior, emitted_moments, fit_affine
+from mlxcel.decide.fits import least_squares
+from mlxcel.decide.width_model import AcceptanceCurve, WidthPrior, emitted_moments
 from mlxcel.errors import LoadError
 
 __all__ = ["WidthRates"]
@@ -170,7 +171,7 @@ class WidthRates:
         known = [(w, a.cost, min(a.weight, 16.0)) for w, a in self._arms.items() if a.weight]
         if not known:
             return 0.0
-        fit = fit_affine(known)
+        fit = least_squares(known)
         if fit is not None:
             return max(fit[0] + fit[1] * width, 0.5 * min(cost for _, cost, _ in known))
         at, cost, _ = known[0]

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import mlx.core as mx
 
 from mlxcel.distill.options import Options
 from mlxcel.distill.synthesis import STEP
 from mlxcel.errors import CapacityError
-from mlxcel.hardware.memory import available_bytes
 from mlxcel.models.target import Target
 
-__all__ = ["Plan", "device_bytes", "plan"]
+__all__ = ["Plan", "plan"]
 
 GIB = 1 << 30
 MOST_ROWS = {"cuda": 4096, "metal": 512, "cpu": 64}
@@ -71,15 +67,6 @@ class Plan:
             f"training {self.training / GIB:.1f} ({self.train_rows} rows, logits of {self.chunk} "
             f"places at once), hidden states {kept}"
         )
-
-
-def device_bytes(backend: str) -> int:
-    """Bytes of memory that MLX can use here."""
-    if backend == "cuda":
-        info: Any = mx.device_info()
-        free = info.get("free_memory", info.get("total_memory", info.get("memory_size", 0)))
-        return int(free * 0.95)
-    return available_bytes()
 
 
 def plan(

@@ -16,13 +16,14 @@ from mlxcel.distill.corpus import Corpus, draft_ranking
 from mlxcel.distill.evaluation import evaluate
 from mlxcel.distill.group import Group
 from mlxcel.distill.loss import LossSpec
-from mlxcel.distill.memory import Plan, device_bytes, plan
+from mlxcel.distill.memory import Plan, plan
 from mlxcel.distill.options import Options
 from mlxcel.distill.report import readme
 from mlxcel.distill.script import ANSWER, ChatFormat
 from mlxcel.distill.synthesis import Text, weights_of
 from mlxcel.distill.training import Batches, Progress, Trainer, TrainSpec
 from mlxcel.errors import ConfigError, LoadError
+from mlxcel.hardware.memory import device_bytes
 from mlxcel.models.drafters.mtp import MTPHead, head_config, load_mtp
 from mlxcel.runtime.loader import LoadedModel
 from mlxcel.runtime.representation import detect_backend

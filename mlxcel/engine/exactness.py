@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,15 @@ from mlxcel.hardware.profile_store import ProfileStore, host_facts
 from mlxcel.models.target import Target
 from mlxcel.runtime.loader import LoadedModel
 
-__all__ = ["PROBE_VERSION", "exactness_of", "probe_exactness", "probe_key", "store_of"]
+__all__ = [
+    "PROBE_VERSION",
+    "TARGET_NAME",
+    "exactness_of",
+    "probe_exactness",
+    "probe_key",
+    "store_of",
+    "without_name",
+]
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +42,9 @@ Clock = Callable[[], float]
 
 PROBE_VERSION = 1
 """Of what the probe does and of its record; another version is probed again."""
+
+TARGET_NAME = "target_name"
+"""Field of a kept record: what people call the target."""
 
 DRAWS = 3
 PROMPT_TOKENS = 8
@@ -101,7 +112,7 @@ def exactness_of(
     name, level = model.checkpoint.name, record.level
     log.info("exactness of %s at width %d: %s, %s", name, width, level, record.reason)
     if record.level != "unprobed":
-        store.write(key, record.to_dict())
+        store.write(key, record.to_dict() | {TARGET_NAME: name})
     return record
 
 
@@ -116,10 +127,15 @@ def _run(target: Target, width: int, settings: Settings, clock: Clock) -> Exactn
 def _kept(store: ProfileStore, key: dict[str, Any]) -> ExactnessRecord | None:
     found = store.read(key)
     try:
-        return None if found is None else ExactnessRecord.from_dict(found)
+        return None if found is None else ExactnessRecord.from_dict(without_name(found))
     except LoadError as error:
         log.warning("%s: %s: probing again", store.path(key), error.message)
         return None
+
+
+def without_name(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """A kept record as `ExactnessRecord.from_dict` takes it."""
+    return {name: value for name, value in kept.items() if name != TARGET_NAME}
 
 
 def store_of(cache_dir: Path) -> ProfileStore:
@@ -197,9 +213,7 @@ class _Probe:
         ring = self.ring()
         if ring is not None:
             # Past the ring's end, and across it.
-            yield partial(
-                self.compare, ring + PAST_RING, _salt(DRAWS), kinds=(True,), own=True
-            )
+            yield partial(self.compare, ring + PAST_RING, _salt(DRAWS), kinds=(True,), own=True)
             yield partial(self.rewind, ring - self.width // 2, _salt(DRAWS))
 
     def ring(self) -> int | None:

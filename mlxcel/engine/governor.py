@@ -10,7 +10,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mlxcel.config import Settings
@@ -20,7 +20,7 @@ from mlxcel.decide.exactness import VetoState, unprobed, veto_of
 from mlxcel.decide.gate import GateDecision, mtp_b1_decision
 from mlxcel.decide.policy import MtpPolicy, PolicyState
 from mlxcel.decide.records import ROUND_LOOP_VERSION
-from mlxcel.decide.verdict import VerdictKey
+from mlxcel.decide.verdict import PairingNames, VerdictKey
 from mlxcel.engine.exactness import exactness_of
 from mlxcel.engine.host_chip import this_chip
 from mlxcel.engine.served_form import kernel_verdict
@@ -64,10 +64,13 @@ class Facts:
         The static gate's answer.
     key : callable
         Verdict key of a width.
+    names : PairingNames
+        For people.
     """
 
     static: GateDecision
     key: Callable[[int], VerdictKey]
+    names: PairingNames = field(default_factory=PairingNames)
 
 
 class Governor:
@@ -140,7 +143,7 @@ class Governor:
         """The policy of a width, with its verdict of earlier processes."""
         if width not in self._policies:
             facts = self._facts()
-            policy = MtpPolicy(facts.key(width), facts.static)
+            policy = MtpPolicy(facts.key(width), facts.static, facts.names)
             text = self._store.read(policy.key)
             if text is not None:
                 try:
@@ -166,12 +169,19 @@ class Governor:
             self._store.write(policy.key, None if open_ else policy.to_json())
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """State of every width that has been asked about."""
+        """State of every width that has been asked about; see `MtpPolicy.snapshot`."""
         now = self._clock()
         return [self._policies[width].snapshot(now) for width in sorted(self._policies)]
 
     @classmethod
-    def of(cls, model: LoadedModel, drafter_id: str, settings: Settings) -> Governor:
+    def of(
+        cls,
+        model: LoadedModel,
+        drafter_id: str,
+        settings: Settings,
+        *,
+        drafter_name: str | None = None,
+    ) -> Governor:
         """The governor of a pairing on this host."""
         required = settings.mtp_exactness
 
@@ -181,7 +191,7 @@ class Governor:
             return veto_of(exactness_of(model, width, settings), required)
 
         return cls(
-            lambda: facts_of(model, drafter_id, settings),
+            lambda: facts_of(model, drafter_id, settings, drafter_name=drafter_name),
             probe,
             VerdictStore(settings.cache_dir),
             settings,
@@ -197,6 +207,7 @@ def facts_of(
     drafter_id: str,
     settings: Settings,
     *,
+    drafter_name: str | None = None,
     host: Host | None = None,
     chip: Chip | None = None,
 ) -> Facts:
@@ -210,6 +221,8 @@ def facts_of(
         Fingerprint of the drafter.
     settings : Settings
         Override and cache folder.
+    drafter_name : str, optional
+        What people call it.
     host, chip : Host, Chip, optional
         This host's by default.
     """
@@ -240,4 +253,7 @@ def facts_of(
             numerics="fast",
         )
 
-    return Facts(static, key)
+    names = PairingNames(
+        target=model.checkpoint.name, drafter=drafter_name, host=f"{host.chip} ({host.backend})"
+    )
+    return Facts(static, key, names)

@@ -12,7 +12,7 @@ from mlxcel.config import Settings
 from mlxcel.engine.drafters import Drafter, LookupDrafter, ModelDrafter, MtpDrafter
 from mlxcel.engine.engine import Engine
 from mlxcel.engine.governor import Governor
-from mlxcel.engine.served_form import quantize_head
+from mlxcel.engine.served_form import preference, quantize_head
 from mlxcel.errors import LoadError
 from mlxcel.models.drafters.mtp import is_mtp_folder, load_mtp
 from mlxcel.models.lean import lean_modules
@@ -26,7 +26,7 @@ from mlxcel.runtime.loader import (
 from mlxcel.runtime.mtp import MtpChain
 from mlxcel.runtime.representation import detect_backend
 
-__all__ = ["build_engine", "make_drafter"]
+__all__ = ["build_engine", "load_model", "make_drafter"]
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +56,12 @@ def build_engine(
     LoadError
         Names the file and what is wrong.
     """
-    model = _load(target, settings, progress)
+    model = load_model(target, settings, progress)
     made = make_drafter(drafter, model, settings, progress)
-    governor = None if made is None else Governor.of(model, made.fingerprint, settings)
+    governor = None
+    if made is not None:
+        name = _short(drafter)
+        governor = Governor.of(model, made.fingerprint, settings, drafter_name=name)
     return Engine(model, made, settings, governor=governor)
 
 
@@ -82,7 +85,7 @@ def make_drafter(
             lean_modules(head)
         mtp = MtpChain(head, slack=settings.max_width, length_step=settings.length_step)
         return MtpDrafter(mtp, fingerprint=f"{form} {_digest(folder)}")
-    draft = _load(name, settings, progress)
+    draft = load_model(name, settings, progress, verify_share=0.0)
     check_same_vocabulary(model, draft)
     if draft.target.layout.windows is None:
         raise LoadError(
@@ -92,14 +95,40 @@ def make_drafter(
     return ModelDrafter(chain, fingerprint=draft.checkpoint.fingerprint)
 
 
-def _load(name: str | Path, settings: Settings, progress: Progress | None) -> LoadedModel:
+def load_model(
+    name: str | Path,
+    settings: Settings,
+    progress: Progress | None = None,
+    *,
+    verify_share: float = 0.5,
+) -> LoadedModel:
+    """Load a model in the form that the settings, or else the kernel profile, ask for.
+
+    Parameters
+    ----------
+    name, settings, progress
+        As for `build_engine`.
+    verify_share : float
+        Share of its passes that are verifies; a drafter has none.
+
+    Raises
+    ------
+    LoadError
+        Names the file and what is wrong.
+    """
     return load_checkpoint(
         name,
         cache_dir=settings.cache_dir,
         weights=settings.weights,
+        prefer=preference(settings, verify_share=verify_share),
         lean=settings.lean_modules,
         progress=progress,
     )
+
+
+def _short(name: str | Path | None) -> str:
+    """What people call a drafter: a folder by its last part."""
+    return Path(name).resolve().name if name and Path(name).exists() else str(name)
 
 
 def _digest(folder: Path) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -11,12 +13,42 @@ from mlxcel.config import Settings
 from mlxcel.decide.kernels import KernelVerdict, decide_kernels
 from mlxcel.hardware.host import Host
 from mlxcel.models.drafters.mtp import MTPHead
-from mlxcel.runtime.kernel_profile import kernel_times, projections_of, served_dtype
+from mlxcel.runtime.kernel_profile import kernel_times, projections_of
 from mlxcel.runtime.loader import LoadedModel
+from mlxcel.runtime.representation import Preference, served_dtype
 
-__all__ = ["kernel_verdict", "quantize_head"]
+__all__ = ["kernel_verdict", "preference", "quantize_head"]
 
 log = logging.getLogger(__name__)
+
+
+def preference(
+    settings: Settings, *, verify_share: float = 0.5, host: Host | None = None
+) -> Callable[[nn.Module, dict[str, Any]], Preference]:
+    """What ``weights="auto"`` goes by: the kernel profile, measured once, then kept.
+
+    Parameters
+    ----------
+    settings : Settings
+        Default width and cache folder.
+    verify_share : float
+        Share of passes that are verifies of the default width; a drafter has none.
+    host : Host, optional
+        This host; described by default.
+
+    Returns
+    -------
+    callable
+        Takes a model whose weights nobody has changed and its config; to be called on the
+        thread that loads the model.
+    """
+
+    def prefer(network: nn.Module, config: dict[str, Any]) -> Preference:
+        found, day = _verdict(network, config, settings, host, verify_share)
+        reason = f"{found.comparison()} by the kernel profile of {day}"
+        return Preference(found.serve, reason)
+
+    return prefer
 
 
 def kernel_verdict(
@@ -38,12 +70,25 @@ def kernel_verdict(
     LoadError
         The model has no projection that can be timed.
     """
-    network, config = model.target.model, model.target.config
+    return _verdict(model.target.model, model.target.config, settings, host)[0]
+
+
+def _verdict(
+    network: nn.Module,
+    config: dict[str, Any],
+    settings: Settings,
+    host: Host | None,
+    verify_share: float = 0.5,
+) -> tuple[KernelVerdict, str]:
+    """The verdict, and the day of its profile."""
     times, _ = kernel_times(
         projections_of(network, config), served_dtype(network),
         cache_dir=settings.cache_dir, host=host,
     )  # fmt: skip
-    return decide_kernels(times.table(), times.counts, width=settings.default_width)
+    verdict = decide_kernels(
+        times.table(), times.counts, width=settings.default_width, verify_share=verify_share
+    )
+    return verdict, times.taken_on
 
 
 def quantize_head(head: MTPHead, model: LoadedModel, settings: Settings) -> bool:

@@ -102,6 +102,8 @@ class KernelTimes:
         What was not timed and why.
     seconds : float
         What the whole took.
+    taken_on : str
+        Day, as 2026-11-30; empty where it is not known.
     """
 
     projections: tuple[Projection, ...]
@@ -109,6 +111,7 @@ class KernelTimes:
     samples: Mapping[tuple[str, str, int], tuple[float, ...]]
     skipped: Mapping[tuple[str, str], str] = field(default_factory=dict)
     seconds: float = 0.0
+    taken_on: str = ""
 
     def table(self) -> dict[tuple[str, str], dict[int, float]]:
         """Median seconds by (projection, form) and rows."""
@@ -225,9 +228,7 @@ def _cells(
             room -= needed
             products = _Products(projection, form, dtype)
             cells += [
-                _Cell(
-                    (projection.name, form, count), projection.outputs, products.runner(count)
-                )
+                _Cell((projection.name, form, count), projection.outputs, products.runner(count))
                 for count in rows
             ]
     return cells, skipped

@@ -7,10 +7,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from mlxcel.hardware.cgroup import Reader, memory_headroom, memory_limit, read_text
 
-__all__ = ["Command", "available_bytes", "run_command", "total_bytes"]
+__all__ = ["Command", "available_bytes", "device_bytes", "run_command", "total_bytes"]
 
 Command = Callable[[tuple[str, ...]], str | None]
 """Output of a command, or ``None`` when it is missing or fails."""
@@ -76,6 +77,17 @@ def available_bytes(
     free = total if free is None else min(total, free)
     room = memory_headroom(read)
     return free if room is None else min(free, room)
+
+
+def device_bytes(backend: str) -> int:
+    """Bytes of memory that MLX can still take on a backend; imports MLX for ``"cuda"``."""
+    if backend == "cuda":
+        import mlx.core as mx
+
+        info: Any = mx.device_info()
+        free = info.get("free_memory", info.get("total_memory", info.get("memory_size", 0)))
+        return int(free * 0.95)
+    return available_bytes()
 
 
 def _darwin_free(text: str) -> int | None:

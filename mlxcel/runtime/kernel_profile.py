@@ -5,26 +5,28 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten
 
 from mlxcel.errors import LoadError
 from mlxcel.hardware.host import Host, describe
 from mlxcel.hardware.kernels import ROWS, KernelTimes, Projection, measure_kernels
+from mlxcel.hardware.memory import device_bytes
 from mlxcel.hardware.profile_store import ProfileStore, host_facts
 from mlxcel.runtime.cache_folder import Progress
 from mlxcel.runtime.loader import open_lazily
+from mlxcel.runtime.representation import detect_backend, served_dtype
 
 __all__ = ["PROFILE_VERSION", "kernel_times", "projections_of", "shapes_of", "store_of"]
 
 log = logging.getLogger(__name__)
 
-PROFILE_VERSION = 1
+PROFILE_VERSION = 2
 """Of the record and of how it is measured; another version is measured again."""
 
 _NO_TIME = 1e-9  # seconds; below it a stored sample is damage, not a time
@@ -60,13 +62,9 @@ def projections_of(model: nn.Module, config: dict[str, Any]) -> tuple[Projection
     matrices = {
         path: module
         for path, module in model.named_modules()
-        if isinstance(
-            module, nn.Linear | nn.QuantizedLinear | nn.Embedding | nn.QuantizedEmbedding
-        )
+        if isinstance(module, nn.Linear | nn.QuantizedLinear | nn.Embedding | nn.QuantizedEmbedding)
     }
-    head = next(
-        (p for end in _HEADS for p in matrices if p.rpartition(".")[2] == end), None
-    )
+    head = next((p for end in _HEADS for p in matrices if p.rpartition(".")[2] == end), None)
     inner = {p: m for p, m in matrices.items() if isinstance(m, nn.Linear | nn.QuantizedLinear)}
     inner.pop(head or "", None)
     if not inner:
@@ -144,17 +142,6 @@ def shapes_of(
     return projections_of(model, config), served_dtype(model)
 
 
-def served_dtype(model: nn.Module) -> mx.Dtype:
-    """Type of activations on this backend: float32 on the CPU, else what the weights have."""
-    if mx.default_device().type == mx.DeviceType.cpu:
-        return mx.float32
-    sizes: dict[mx.Dtype, int] = {}
-    for _, value in tree_flatten(model.parameters()):
-        if mx.issubdtype(value.dtype, mx.floating):
-            sizes[value.dtype] = sizes.get(value.dtype, 0) + int(value.size)
-    return max(sizes, key=lambda dtype: sizes[dtype], default=mx.bfloat16)
-
-
 def kernel_times(
     projections: Sequence[Projection],
     dtype: mx.Dtype,
@@ -163,6 +150,7 @@ def kernel_times(
     host: Host | None = None,
     refresh: bool = False,
     clock: Callable[[], float] = time.perf_counter,
+    now: Callable[[], float] = time.time,
 ) -> tuple[KernelTimes, bool]:
     """The kernel profile of this host for these shapes: from the cache, else measured.
 
@@ -178,6 +166,8 @@ def kernel_times(
         Measure again, whatever is in the cache.
     clock : callable
         Seconds.
+    now : callable
+        Seconds since 1970, for the day on which the profile was taken.
 
     Returns
     -------
@@ -194,7 +184,11 @@ def kernel_times(
             return _from_record(record, tuple(projections), key["dtype"]), True
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             log.warning("%s is damaged (%r): measuring again", store.path(key), error)
-    times = measure_kernels(projections, dtype, clock=clock)
+    free = device_bytes(detect_backend())
+    times = measure_kernels(projections, dtype, clock=clock, free=free)
+    mx.clear_cache()  # the made-up weights: the real ones may be about to be read
+    day = datetime.fromtimestamp(now(), UTC).date()
+    times = replace(times, taken_on=day.isoformat())
     store.write(key, _to_record(times))
     log.info("kernel profile measured in %.1f s", times.seconds)
     return times, False
@@ -223,7 +217,12 @@ def _to_record(times: KernelTimes) -> dict[str, Any]:
         {"projection": name, "form": form, "reason": reason}
         for (name, form), reason in times.skipped.items()
     ]
-    return {"cells": cells, "skipped": skipped, "seconds": times.seconds}
+    return {
+        "cells": cells,
+        "skipped": skipped,
+        "seconds": times.seconds,
+        "taken_on": times.taken_on,
+    }
 
 
 def _from_record(
@@ -251,4 +250,5 @@ def _from_record(
         samples=samples,
         skipped=skipped,
         seconds=float(record["seconds"]),
+        taken_on=date.fromisoformat(record["taken_on"]).isoformat(),
     )

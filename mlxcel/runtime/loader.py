@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,12 @@ from mlxcel.hardware.host import require_mlx
 from mlxcel.models.lean import lean_modules
 from mlxcel.models.target import Target
 from mlxcel.runtime.checkpoint import Checkpoint, resolve
-from mlxcel.runtime.representation import Representation, detect_backend, represent
+from mlxcel.runtime.representation import (
+    Preference,
+    Representation,
+    detect_backend,
+    represent,
+)
 
 __all__ = ["LoadedModel", "check_same_vocabulary", "load_checkpoint", "open_lazily"]
 
@@ -64,6 +70,7 @@ def load_checkpoint(
     *,
     cache_dir: Path,
     weights: str = "auto",
+    prefer: Callable[[nn.Module, dict[str, Any]], Preference] | None = None,
     lean: bool = True,
     progress: Progress | None = None,
 ) -> LoadedModel:
@@ -77,6 +84,8 @@ def load_checkpoint(
         Where converted checkpoints are kept.
     weights : {"auto", "stored", "dense"}
         See `represent`.
+    prefer : callable, optional
+        Says from model and config which form is faster here; asked for ``"auto"``.
     lean : bool
         Whether to take the cheaper norms and rotations on the CPU backend.
     progress : callable, optional
@@ -88,7 +97,8 @@ def load_checkpoint(
         Names the file and what is wrong with it.
     """
     checkpoint, model, config = open_lazily(name, cache_dir=cache_dir, progress=progress)
-    representation = represent(model, weights)
+    ask = None if prefer is None else partial(prefer, model, config)
+    representation = represent(model, weights, prefer=ask)
     if lean and detect_backend() == "cpu":
         lean_modules(model)
     try:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten, tree_map
+from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
-from mlxcel.errors import ConfigError, LoadError
-from mlxcel.hardware.memory import available_bytes
+from mlxcel.errors import ConfigError, LoadError, MlxcelError
+from mlxcel.hardware.memory import device_bytes
 
-__all__ = ["Representation", "represent"]
+__all__ = ["Preference", "Representation", "detect_backend", "represent", "served_dtype"]
+
+log = logging.getLogger(__name__)
 
 _HEADROOM = 1.25  # caches, activations and the other processes of the host
+
+
+class Preference(NamedTuple):
+    """Which form of the weights runs faster here, and by which figures."""
+
+    form: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +56,19 @@ class Representation:
 
 
 def represent(
-    model: nn.Module, weights: str, *, backend: str | None = None, free: int | None = None
+    model: nn.Module,
+    weights: str,
+    *,
+    prefer: Callable[[], Preference] | None = None,
+    backend: str | None = None,
+    free: int | None = None,
 ) -> Representation:
-    """Bring a model's weights into the form to be served; nothing is evaluated.
+    """Bring a model's weights into the form to be served; no weight is evaluated.
 
-    On the CPU backend of MLX half precision is far slower than float32, and a quantized
-    product costs as many times one row as it has rows, while a dense float32 product goes
-    to the BLAS. So ``"auto"`` serves dense float32 there when memory allows.
+    Of a quantized checkpoint ``"auto"`` serves what ``prefer`` says, where a dense form is
+    possible and fits into memory. Without an answer it serves dense float32 on the CPU
+    backend, where half precision is far slower and a quantized product costs as many times
+    one row as it has rows, and the stored form on a GPU.
 
     Parameters
     ----------
@@ -60,10 +77,13 @@ def represent(
     weights : {"auto", "stored", "dense"}
         ``"stored"`` keeps the checkpoint's representation (on the CPU with float32 scales
         and activations); ``"dense"`` dequantizes.
+    prefer : callable, optional
+        Measures which form is faster; called at most once, before anything is changed, and
+        only where there is a choice.
     backend : str, optional
         ``"cpu"``, ``"metal"`` or ``"cuda"``; detected by default.
     free : int, optional
-        Available bytes; read from the host by default.
+        Available bytes; read from the device by default.
 
     Raises
     ------
@@ -74,32 +94,76 @@ def represent(
     """
     if weights not in ("auto", "stored", "dense"):
         raise ConfigError(f"weights must be auto, stored or dense, got {weights!r}")
-    on_cpu = (backend or detect_backend()) == "cpu"
-    wide = mx.float32 if on_cpu else None
-    needed = int(dense_bytes(model, wide or mx.bfloat16) * _HEADROOM)
-    available = available_bytes() if free is None else free
-    form, reason = _choose(weights, on_cpu, needed, available)
-    dtype = wide or _own_dtype(model)  # before float32 products of dequantizing count
+    backend = backend or detect_backend()
+    dtype = served_dtype(model, backend)
+    form, reason = _choose(model, weights, backend, free, dtype, prefer)
     if form == "dense":
         _to_dense(model)
     _cast(model, dtype)
-    name = str(dtype).removeprefix("mlx.core.")
-    return Representation(form, name, reason, _parameter_bytes(model))
+    return Representation(form, _name(dtype), reason, _parameter_bytes(model))
 
 
-def _choose(weights: str, on_cpu: bool, needed: int, available: int) -> tuple[str, str]:
+def _choose(
+    model: nn.Module,
+    weights: str,
+    backend: str,
+    free: int | None,
+    dtype: mx.Dtype,
+    prefer: Callable[[], Preference] | None,
+) -> Preference:
+    """The form to serve and why; memory has the last word."""
+    if weights == "stored":
+        return Preference("stored", "asked for")
+    needed = int(dense_bytes(model, dtype) * _HEADROOM)
+    available = device_bytes(backend) if free is None else free
     gib = f"{needed / 2**30:.1f} GiB needed, {available / 2**30:.1f} GiB available"
     if weights == "dense":
         if needed > available:
             raise LoadError(f"weights=dense does not fit: {gib}; use weights=stored")
-        return "dense", "asked for"
-    if weights == "stored":
-        return "stored", "asked for"
-    if not on_cpu:
-        return "stored", "the default on a GPU"
+        return Preference("dense", "asked for")
+    if not _quantized(model):
+        form = "dense" if backend == "cpu" else "stored"
+        return Preference(form, "the checkpoint is not quantized and has one form only")
+    if rigid := _rigid(model):
+        return Preference("stored", f"{rigid}, which has no dense form here")
     if needed > available:
-        return "stored", f"dense float32 does not fit: {gib}"
-    return "dense", "float32 is the fast form on the CPU backend"
+        return Preference("stored", f"dense {_name(dtype)} does not fit: {gib}")
+    return _preferred(backend, prefer)
+
+
+def _preferred(backend: str, prefer: Callable[[], Preference] | None) -> Preference:
+    """What a measurement prefers; the rule of the backend where there is none."""
+    why = "no kernel profile was asked for"
+    if prefer is not None:
+        try:
+            return prefer()
+        except (MlxcelError, RuntimeError, ValueError, MemoryError) as error:
+            log.warning("no kernel profile can be taken: %s", error)
+            why = f"no kernel profile can be taken ({error})"
+    if backend == "cpu":
+        return Preference("dense", f"by rule, float32 is the fast form on the CPU backend; {why}")
+    return Preference("stored", f"by rule, the default on a GPU; {why}")
+
+
+def _name(dtype: mx.Dtype) -> str:
+    return str(dtype).removeprefix("mlx.core.")
+
+
+def _quantized(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Quantized modules with their paths."""
+    return [
+        (path, module)
+        for path, module in model.named_modules()
+        if hasattr(module, "bits") and hasattr(module, "group_size")
+    ]
+
+
+def _rigid(model: nn.Module) -> str:
+    """The first quantized module that `_to_dense` cannot change; empty if there is none."""
+    for path, module in _quantized(model):
+        if not isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding):
+            return f"{path} is a {type(module).__name__}"
+    return ""
 
 
 def detect_backend() -> str:
@@ -127,16 +191,23 @@ def _parameter_bytes(model: nn.Module) -> int:
     return sum(int(value.nbytes) for _, value in tree_flatten(model.parameters()))
 
 
-def _own_dtype(model: nn.Module) -> mx.Dtype:
-    """Type most parameters have; scales stand for the weights they belong to."""
+def served_dtype(model: nn.Module, backend: str | None = None) -> mx.Dtype:
+    """Type of activations: float32 on the CPU, else what most parameters have.
+
+    Scales stand for the weights they belong to, so ask before anything is dequantized.
+    """
+    if (backend or detect_backend()) == "cpu":
+        return mx.float32
     sizes: dict[mx.Dtype, int] = {}
     for _, value in tree_flatten(model.parameters()):
         if mx.issubdtype(value.dtype, mx.floating):
             sizes[value.dtype] = sizes.get(value.dtype, 0) + int(value.size)
-    return max(sizes, key=lambda dtype: sizes[dtype])
+    return max(sizes, key=lambda dtype: sizes[dtype], default=mx.bfloat16)
 
 
 def _to_dense(model: nn.Module) -> None:
+    if rigid := _rigid(model):
+        raise LoadError(f"weights=dense: {rigid}, which cannot be made dense here")
     replaced: list[tuple[str, nn.Module]] = []
     for path, module in model.named_modules():
         if isinstance(module, nn.QuantizedLinear):
@@ -156,14 +227,8 @@ def _to_dense(model: nn.Module) -> None:
         if "bias" in module:
             dense.bias = module.bias
         replaced.append((path, dense))
-    from mlx.utils import tree_unflatten
-
     if replaced:
         model.update_modules(tree_unflatten(replaced))
-    for path, module in model.named_modules():
-        if hasattr(module, "bits") and hasattr(module, "group_size"):
-            kind = type(module).__name__
-            raise LoadError(f"weights=dense: {path} is a {kind}, which cannot be made dense here")
 
 
 def _cast(model: nn.Module, dtype: mx.Dtype) -> None:

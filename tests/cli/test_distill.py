@@ -100,12 +100,10 @@ def test_bad_parts(called: list[Any], given: str) -> None:
         (("--steps", "1", "--draft-vocab", "1"), "draft_vocab must be 2 to"),
     ],
 )
-def test_bad_values_are_one_line_and_2(
-    called: list[Any], args: tuple[str, ...], said: str
-) -> None:
+def test_bad_values_are_one_line_and_2(called: list[Any], args: tuple[str, ...], said: str) -> None:
     result = invoke(*args)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"mlxcel: {said}")
+    assert result.stderr.startswith(f"mlxcel: error: {said}")
     assert result.stderr.count("\n") == 1
     assert not called
 

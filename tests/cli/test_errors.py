@@ -47,7 +47,7 @@ def test_status(error: BaseException | None, status: int) -> None:
 def test_an_error_of_ours_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         friendly(command(LoadError("a.gguf: no such file")).main, args=[])
-    assert capfd.readouterr() == ("", "mlxcel: a.gguf: no such file\n")
+    assert capfd.readouterr() == ("", "mlxcel: error: a.gguf: no such file\n")
 
 
 def test_another_error_keeps_its_traceback() -> None:
@@ -69,14 +69,54 @@ def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
 def test_a_bad_variable_is_named() -> None:
     done = run("info", MLXCEL_BLAS="maybe")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "mlxcel: MLXCEL_BLAS='maybe': use one of auto, off\n"
+    for part in ("mlxcel: error: ", "MLXCEL_BLAS", "'maybe'", "auto, off"):
+        assert part in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", [["nope"], ["info", "--nope"], []])
-def test_usage_errors(words: list[str]) -> None:
+def test_a_variable_that_does_not_exist_is_named_with_the_nearest_one() -> None:
+    done = run("info", MLXCEL_MAX_ROW="3")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("mlxcel: error: there is no variable MLXCEL_MAX_ROW")
+    assert "did you mean MLXCEL_MAX_ROWS?" in done.stderr
+    assert run("info", "--help", MLXCEL_MAX_ROW="3").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        (["nope"], "No such command 'nope'.", "mlxcel"),
+        (["info", "--nope"], "No such option '--nope'", "mlxcel info"),
+        (["generate"], "Missing option '--prompt'", "mlxcel generate"),
+        (
+            ["gate", "explain", "--kernels", "some"],
+            "'--kernels': 'some' is not",
+            "mlxcel gate explain",
+        ),
+        (["gate", "nope"], "No such command 'nope'.", "mlxcel gate"),
+        (["probe", "kernels", "--width", "99"], "99 is not in the range", "mlxcel probe kernels"),
+    ],
+)
+def test_usage_errors_are_one_line_and_a_hint(words: list[str], said: str, hint: str) -> None:
     done = run(*words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "Usage: mlxcel" in done.stderr
+    first, second = done.stderr.splitlines()
+    assert first.startswith("mlxcel: error: ")
+    assert said in first
+    assert second == f"mlxcel: try '{hint} --help'"
+
+
+@pytest.mark.parametrize("words", [[], ["gate"], ["probe"]])
+def test_without_a_command_the_help_is_shown(words: list[str]) -> None:
+    done = run(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(" ".join(["Usage: mlxcel", *words]))
+
+
+def test_a_message_of_several_lines_becomes_one(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        friendly(command(click.UsageError("choose from:\n\ta,\n\tb")).main, args=[])
+    assert capfd.readouterr().err.startswith("mlxcel: error: choose from: a, b\n")
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

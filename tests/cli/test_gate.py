@@ -261,6 +261,29 @@ def test_explain_as_a_table():
     assert "m1ultra-31b-2026-09-04 (2026-09-04)" in text
 
 
+def test_explain_says_which_hosts_it_understands():
+    result = CliRunner().invoke(main, ["gate", "explain", "--host", "Aple M3 Max"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("mlxcel: error: --host 'Aple M3 Max' is no host")
+    assert "did you mean 'Apple M3 Max'?" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "name", "status"),
+    [
+        ("M3 Ultra", "Apple M3 Ultra", "known"),
+        ("applegpu_g15d", "applegpu_g15d", "known"),
+        ("Apple M6 Max", "Apple M6 Max", "newer"),
+        ("cuda", "cuda", "unknown"),
+        ("AMD EPYC 9B14", "AMD EPYC 9B14", "unknown"),
+    ],
+)
+def test_explain_names_that_mean_something(host, name, status):
+    chip = as_json("explain", "--host", host)["chip"]
+    assert (chip["name"], chip["status"]) == (name, status)
+
+
 def test_explain_this_host():
     found = as_json("explain")
     assert found["host"]
@@ -271,6 +294,7 @@ def test_explain_this_host():
     ("words", "environ"),
     [
         (["--host", " "], {}),
+        (["--host", "Foo"], {}),
         (["--host", "Apple M3"], {"MLXCEL_ENABLE_MTP_B1": ""}),
         (["--host", "Apple M3"], {"MLXCEL_MTP_ADAPTIV": "1"}),
         (["--kernels", "some"], {}),

@@ -1,9 +1,8 @@
-"""What ``mlxcel gate`` reads on this host: its chip, and the verdicts settled here."""
+"""What ``mlxcel gate explain`` finds out about this host: its chip and its kernels."""
 
 from __future__ import annotations
 
 import json
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -11,9 +10,6 @@ from click.testing import CliRunner
 
 from mlxcel.cli import gate_host, main
 from mlxcel.decide.chips import identify
-from mlxcel.decide.estimate import Estimate
-from mlxcel.decide.records import ROUND_LOOP_VERSION
-from mlxcel.decide.verdict import Verdict, VerdictKey, zone_of
 from mlxcel.hardware.host import Sources
 from tests.support.checkpoints import write_tiny_llama
 
@@ -77,47 +73,3 @@ def test_the_kernel_profile_of_a_target_decides_by_the_form_that_is_served(
     wide = steps["projections"]["outcome"] == "wide (kernel profile)"
     assert (found["decision"]["run"], found["decision"]["source"]) == (wide, "host")
     assert len(list((cache / "kernels").iterdir())) == 1
-
-
-def write(cache, name, speedup, **changes):
-    """Store a verdict as the policy does."""
-    versions = {"mlx": Sources().version("mlx") or "none",
-                "mlxcel": Sources().version("mlxcel") or "none"}  # fmt: skip
-    fields = {"target": "demo", "drafter": "head", "host": "cpu", "width": 4, "weights": "dense",
-              "kernel": "wide", "round_loop": ROUND_LOOP_VERSION, "numerics": "fast"}  # fmt: skip
-    key = VerdictKey(**(fields | versions | changes))
-    found = Estimate(emitted_per_verify=2.0, classic_seconds=1.0, round_seconds=2 / speedup,
-                     samples=4, rounds=20)  # fmt: skip
-    text = Verdict(zone=zone_of(found), estimate=found, settled_at=time.time()).to_json(key)
-    folder = gate_host.verdict_folder(cache)
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(text)
-
-
-def status(*words):
-    result = CliRunner().invoke(main, ["gate", "status", *words], env={"COLUMNS": "80"})
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def test_status_without_anything(cache):
-    assert "No pairing has settled yet" in status()
-    assert json.loads(status("--json")) == {"folder": str(cache / "mtp-policy"), "verdicts": []}
-
-
-def test_status(cache):
-    write(cache, "a.json", 1.8)
-    write(cache, "b.json", 0.7, weights="stored")
-    write(cache, "c.json", 1.2, width=3)
-    write(cache, "d.json", 1.8, mlx="0.1")
-    folder = cache / "mtp-policy"
-    (folder / "e.json").write_text("")
-    (folder / "f.json").write_bytes(b"\xff\xfe{")
-    (folder / "g.json").mkdir()
-    (folder / "h.json").write_text('{"version": 1')
-    (folder / "i.tmp").write_text("not looked at")
-    states = [item["state"] for item in json.loads(status("--json"))["verdicts"]]
-    assert states == ["runs", "declined", "left to the gate", "outdated", *["corrupt"] * 4]
-    text = " ".join(status().split())
-    for part in ("demo + head", "1.80x", "0.70x", "mlx 0.1, now", "the file is empty", "f.json"):
-        assert part in text

@@ -129,7 +129,7 @@ def test_the_drafter_that_is_loaded(
 
     monkeypatch.setattr(importlib.import_module(f"mlxcel.cli.{command}"), "load", load)
     result = CliRunner().invoke(main, [command, "--prompt", "x", *args])
-    assert (result.exit_code, result.stderr) == (2, "mlxcel: enough\n")
+    assert (result.exit_code, result.stderr) == (2, "mlxcel: error: enough\n")
     assert asked == [drafter]
 
 
@@ -165,7 +165,7 @@ def test_bad_input_is_one_line_and_2(loads: list[Any], args: tuple[str, ...], sa
         result = invoke("--raw", *args, *more)
         assert result.exit_code == 2
         assert result.stdout == ""
-        assert result.stderr.startswith("mlxcel: ")
+        assert result.stderr.startswith("mlxcel: error: ")
         assert result.stderr.count("\n") == 1
         assert said in result.stderr
 
@@ -204,7 +204,7 @@ def test_a_process_with_bad_input(folder: Path, tmp_path: Path) -> None:
         done = run(*args)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.count("\n") == 1
-        assert done.stderr.startswith("mlxcel: ")
+        assert done.stderr.startswith("mlxcel: error: ")
 
 
 def test_a_bad_variable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 
 from mlxcel.decide.chips import identify
-from mlxcel.decide.estimate import Estimate
 from mlxcel.decide.explain import (
     KernelFinding,
     Question,
@@ -16,10 +15,6 @@ from mlxcel.decide.explain import (
     find_pairing,
 )
 from mlxcel.decide.gate import mtp_b1_decision
-from mlxcel.decide.policy import VERDICT_MAX_AGE
-from mlxcel.decide.records import ROUND_LOOP_VERSION
-from mlxcel.decide.stored import read_stored
-from mlxcel.decide.verdict import Verdict, VerdictKey, zone_of
 from mlxcel.errors import ConfigError
 from mlxcel.evidence import load_records
 from tests.decide.evidence import record
@@ -158,65 +153,3 @@ def test_whether_a_target_can_batch():
 def test_a_drafter_that_the_gate_does_not_govern_is_told():
     pairing = dataclasses.replace(record(rows=(1.5,)).pairing, kind="dflash")
     assert "MTP drafters only" in ask("cpu", pairing=pairing).step("pairing").reason
-
-
-KEY = VerdictKey(
-    target="t", drafter="d", host="h", width=4, weights="dense", kernel="wide", mlx="1",
-    mlxcel="2", round_loop=ROUND_LOOP_VERSION, numerics="fast",
-)  # fmt: skip
-
-
-def stored(text, now=100.0, versions=None, **loop):
-    return read_stored("a.json", text, now=now, versions=versions or {"mlx": "1", "mlxcel": "2"},
-                       **loop)  # fmt: skip
-
-
-def settled(speedup):
-    """Text of a verdict of such a speed-up."""
-    found = Estimate(emitted_per_verify=speedup, classic_seconds=1.0, round_seconds=1.0,
-                     samples=4, rounds=20)  # fmt: skip
-    return Verdict(zone=zone_of(found), estimate=found, settled_at=100.0).to_json(KEY)
-
-
-@pytest.mark.parametrize(
-    ("speedup", "state"), [(1.6, "runs"), (1.2, "left to the gate"), (1.0, "declined")]
-)
-def test_a_stored_verdict(speedup, state):
-    found = stored(settled(speedup))
-    assert (found.state, found.key, found.age_seconds) == (state, KEY, 0.0)
-    assert f"{speedup:.2f}x" in found.reason
-
-
-def test_an_unmeasured_verdict():
-    text = Verdict(zone="unmeasured", estimate=None, settled_at=0.0).to_json(KEY)
-    assert stored(text).state == "left to the gate"
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"versions": {"mlx": "1.1", "mlxcel": "2"}}, "mlx 1, now 1.1"),
-        ({"versions": {"mlx": "1", "mlxcel": "3"}}, "mlxcel 2, now 3"),
-        ({"round_loop": ROUND_LOOP_VERSION + 1}, "round loop"),
-        ({"now": 101 + VERDICT_MAX_AGE}, "7.0 days old"),
-    ],
-)
-def test_an_outdated_verdict(changes, word):
-    found = stored(settled(1.6), **changes)
-    assert found.state == "outdated"
-    assert word in found.reason
-
-
-GOOD = settled(1.6)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", " \n", "{", "[]", "null", "{}", '{"key": {}}', '{"key": 3}', GOOD[:-30],
-     GOOD.replace('"enable"', '"decline"'), GOOD.replace('"width": 4', '"width": 0'),
-     GOOD.replace('"version": 1', '"version": 9')],
-)  # fmt: skip
-def test_a_corrupt_file(text):
-    found = stored(text)
-    assert (found.state, found.key, found.verdict) == ("corrupt", None, None)
-    assert found.reason

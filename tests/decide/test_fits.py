@@ -12,6 +12,7 @@ from mlxcel.decide.fits import (
     break_even,
     fit_line,
     implied_emitted,
+    least_squares,
     spread_percent,
     widening_pays,
 )
@@ -40,6 +41,26 @@ def test_no_other_line_has_a_smaller_square():
 
     for da, db in itertools.product((-0.01, 0, 0.01), repeat=2):
         assert square(best.a, best.b) <= square(best.a + da, best.b + db) + 1e-12
+
+
+def test_a_published_sweep_is_fitted():
+    """M3 Ultra 31B, widths 2 to 8: 0.83 + 0.170 K, largest residual 0.064."""
+    line = fit_line([(2, 1.16), (3, 1.32), (4, 1.51), (5, 1.68), (6, 1.91), (8, 2.14)])
+    assert (round(line.a, 2), round(line.b, 3)) == (0.83, 0.169)
+    assert line.largest_residual < 0.07
+
+
+def test_a_whole_weight_is_so_many_points():
+    points = [(2, 1.2, 3), (3, 1.1, 1), (5, 1.9, 2), (8, 2.4, 0)]
+    line = fit_line([(x, y) for x, y, weight in points for _ in range(weight)])
+    assert least_squares(points) == pytest.approx((line.a, line.b))
+
+
+@pytest.mark.parametrize(
+    "points", [[], [(2, 1, 1)], [(2, 1.0, 1), (2, 1.2, 1)], [(2, 1, 1), (3, 1, 0)], [(2, 1, 0)]]
+)
+def test_fewer_than_two_widths_with_a_weight_have_no_line(points):
+    assert least_squares(points) is None
 
 
 @pytest.mark.parametrize("points", [[], [(1, 1)], [(2, 1), (2, 3)]])

@@ -14,11 +14,10 @@ from mlxcel.decide.policy import (
     GIVE_UP_BURSTS,
     MAX_PROBE_MEANS,
     MAX_SAMPLES,
-    VERDICT_MAX_AGE,
     MtpPolicy,
     PolicyState,
 )
-from mlxcel.decide.verdict import Verdict, VerdictKey
+from mlxcel.decide.verdict import UNMEASURED_MAX_AGE, VERDICT_MAX_AGE, Verdict, VerdictKey
 from mlxcel.errors import ConfigError, LoadError
 from tests.support.simulated import SimulatedHost, burst
 
@@ -163,6 +162,29 @@ def test_outputs_too_short_to_speculate_end_with_the_gate():
     assert policy.decide(0.0).run is NARROW.run
     assert "could not be measured" in policy.decide(0.0).reason
     assert NARROW.reason in policy.decide(0.0).reason
+
+
+def test_what_could_not_be_measured_is_tried_again_after_an_hour():
+    host = SimulatedHost(base=0.8, slope=0.2, acceptance=0.9)
+    policy = MtpPolicy(KEY, NARROW)
+    serve(host, policy, tokens=1, now=100.0)
+    assert policy.verdict.zone == "unmeasured"
+    assert policy.decide(100.0 + UNMEASURED_MAX_AGE).state is PolicyState.SETTLED
+    later = policy.decide(101.0 + UNMEASURED_MAX_AGE)
+    assert later.state is PolicyState.PROFILING
+    assert "over 3600 s old" in later.reason
+    serve(host, policy, tokens=60, now=5000.0)
+    assert policy.verdict.zone == "enable"
+    assert policy.decide(5001.0 + UNMEASURED_MAX_AGE).state is PolicyState.SETTLED
+
+
+def test_a_busy_pairing_that_is_never_measured_is_left_to_the_gate_nearly_always():
+    policy = MtpPolicy(KEY, NARROW)
+    profiled = 0
+    for second in range(6 * 3600):
+        profiled += policy.decide(float(second)).run
+        policy.observe(sample(0, 0, 0), float(second))
+    assert profiled == 6 * GIVE_UP_BURSTS
 
 
 def test_memory_is_bounded_while_nothing_settles():
@@ -422,13 +444,16 @@ def edited(path, value):
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        (["version"], 2, "version 2"),
+        (["version"], 1, "version 1"),
         (["version"], "1", "version"),
         (["version"], KeyError, "version"),
         (["extra"], 1, "extra"),
         (["key", "extra"], 1, "extra"),
         (["key", "width"], KeyError, "width"),
         (["key"], [], "key"),
+        (["names"], KeyError, "names"),
+        (["names", "target"], 3, "target"),
+        (["names", "extra"], None, "extra"),
         (["verdict"], None, "verdict"),
         (["verdict", "zone"], "perhaps", "zone"),
         (["verdict", "zone"], "decline", "contradicts"),

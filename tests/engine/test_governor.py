@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from mlxcel.config import Settings
 from mlxcel.decide.exactness import VetoState, unprobed
 from mlxcel.decide.gate import mtp_b1_decision
 from mlxcel.decide.records import ROUND_LOOP_VERSION
-from mlxcel.decide.verdict import VerdictKey
+from mlxcel.decide.verdict import PairingNames, VerdictKey
 from mlxcel.engine.engine import Engine
 from mlxcel.engine.governor import Facts, Governor
 from mlxcel.engine.scripted import ScriptedDrafter
@@ -34,7 +35,7 @@ class World:
 
     def __init__(
         self, tmp_path: Path, *, wide: bool | None = True, veto: str = "", accepts: int = 3,
-        key: VerdictKey = KEY, **settings: Any,
+        key: VerdictKey = KEY, names: PairingNames | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         self.settings = Settings(cache_dir=tmp_path, **settings)
         self.model = tiny.loaded(tiny.llama_model(0))
@@ -44,7 +45,9 @@ class World:
         env = None if override is None else ("on" if override else "off")
         static = mtp_b1_decision(env, True, wide, host="this test")
         self.governor = Governor(
-            lambda: Facts(static, lambda width: replace(key, width=width)),
+            lambda: Facts(
+                static, lambda width: replace(key, width=width), names or PairingNames()
+            ),
             self._probe, VerdictStore(tmp_path), self.settings, clock=lambda: self.now,
         )  # fmt: skip
         answer = self._classic()
@@ -238,3 +241,26 @@ def test_what_could_not_be_measured_is_not_kept(tmp_path: Path) -> None:
     assert "could not be measured" in world.ask().decision.reason
     assert not list(tmp_path.glob("mtp-policy/*.json"))
     assert World(tmp_path, wide=False).ask().decision.reason.startswith("profiling, 0 of 4")
+
+
+def test_the_snapshot_names_the_pairing_and_follows_it(tmp_path: Path) -> None:
+    names = PairingNames(target="t", drafter="d", host="h")
+    world = World(tmp_path, names=names)
+    assert world.governor.snapshot() == []
+    world.ask()
+    [found] = world.governor.snapshot()
+    assert (found["state"], found["width"], found["samples_remaining"]) == ("profiling", 4, 3)
+    assert (found["target"], found["drafter"], found["host"]) == ("t", "d", "h")
+    assert (found["settled_at"], found["due_at"], found["veto"]) == (None, None, None)
+    for _ in range(4):
+        world.ask()
+    [found] = world.governor.snapshot()
+    assert (found["state"], found["zone"]) == ("settled", "enable")
+    assert found["due_at"] == found["settled_at"] + 7 * 86400
+    assert json.loads(json.dumps(found)) == found
+    [file] = tmp_path.glob("mtp-policy/*.json")
+    assert json.loads(file.read_text())["names"] == {"target": "t", "drafter": "d", "host": "h"}
+    vetoed = World(tmp_path / "other", veto="rows differ")
+    vetoed.ask()
+    [found] = vetoed.governor.snapshot()
+    assert (found["state"], found["veto"]) == ("exactness_declined", "rows differ")

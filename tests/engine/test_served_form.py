@@ -1,8 +1,9 @@
-"""A head's projections follow the kernel profile."""
+"""The form of the weights and of a head's projections follow the kernel profile."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -11,8 +12,12 @@ import pytest
 
 from mlxcel.config import Settings
 from mlxcel.engine import served_form
-from mlxcel.engine.served_form import kernel_verdict, quantize_head
+from mlxcel.engine.prepare import build_engine, load_model
+from mlxcel.engine.served_form import kernel_verdict, preference, quantize_head
+from mlxcel.errors import LoadError
+from mlxcel.hardware.kernels import ROWS, KernelTimes
 from mlxcel.models.drafters.mtp import MTPHead
+from mlxcel.runtime import kernel_profile
 from mlxcel.runtime.loader import LoadedModel, load_checkpoint
 from tests.models.test_mtp import make_head
 from tests.support.checkpoints import write_tiny_llama
@@ -49,9 +54,7 @@ def test_only_where_the_target_is_and_the_profile_prefers_it(
     assert quantized(head) == (8 if wanted else 0)
 
 
-def test_a_quantized_head_still_drafts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quantized_head_still_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served_form, "kernel_verdict", lambda *_: Verdict("stored"))
     model = load(tmp_path, "stored")
     head = make_head(model.target)
@@ -73,3 +76,124 @@ def test_the_verdict_of_this_host_is_kept(tmp_path: Path) -> None:
     first = kernel_verdict(model, settings)
     assert kernel_verdict(model, settings).to_dict() == first.to_dict()
     assert len(list((tmp_path / "kernels").glob("*.json"))) == 1
+
+
+# -- weights=auto ---------------------------------------------------------------------
+
+
+class Kernels:
+    """Times by form, as seconds of the first row and of each further one; counts its use."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **costs: tuple[float, float]) -> None:
+        self.costs, self.runs = costs, 0
+        monkeypatch.setattr(kernel_profile, "measure_kernels", self)
+
+    def __call__(self, projections: Any, dtype: mx.Dtype, **options: Any) -> KernelTimes:
+        self.runs += 1
+        samples = {
+            (p.name, form, rows): (first + further * (rows - 1),)
+            for p in projections
+            for form, (first, further) in self.costs.items()
+            for rows in ROWS
+        }
+        forms = {form for p in projections for form in p.forms} - self.costs.keys()
+        skipped = {(p.name, form): "no room" for p in projections for form in forms}
+        return KernelTimes(
+            projections=tuple(projections), dtype="float32", samples=samples, skipped=skipped
+        )
+
+
+def quantized_folder(tmp_path: Path, name: str = "tiny") -> Path:
+    return write_tiny_llama(tmp_path / name, bits=4)
+
+
+@pytest.mark.parametrize(
+    ("stored", "dense", "form", "said"),
+    [
+        ((2.0, 2.0), (1.0, 0.0), "dense", "2.00 times as fast as stored at 1 row and 8.00 times"),
+        ((1.0, 0.1), (2.0, 0.2), "stored", "2.00 times as fast as dense at 1 row and 2.00 times"),
+        ((1.0, 0.0), (0.96, 0.0), "stored", "0.96 times as fast as dense at 1 row and 0.96"),
+        ((1.0, 1.0), (1.5, 0.0), "dense", "0.67 times as fast as stored at 1 row and 2.67"),
+    ],
+)
+def test_auto_serves_what_the_profile_prefers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: Any, dense: Any, form: str, said: str
+) -> None:
+    kernels = Kernels(monkeypatch, stored=stored, dense=dense)
+    folder, settings = quantized_folder(tmp_path), Settings(cache_dir=tmp_path)
+    model = load_model(folder, settings)
+    assert model.representation.form == form
+    assert said in model.representation.reason
+    assert "by the kernel profile of 20" in model.representation.reason
+    quantized = any(hasattr(m, "bits") for _, m in model.target.model.named_modules())
+    assert quantized == (form == "stored")
+    again = load_model(folder, settings)
+    assert again.representation == model.representation
+    kernel_verdict(model, settings)
+    assert kernels.runs == 1  # the gate uses the same profile
+
+
+def test_a_dense_form_that_was_not_timed_is_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Kernels(monkeypatch, stored=(1.0, 1.0))
+    model = load_model(quantized_folder(tmp_path), Settings(cache_dir=tmp_path))
+    assert model.representation.form == "stored"
+    assert model.representation.reason.startswith("no other form was timed by the kernel profile")
+
+
+def test_only_what_has_a_choice_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = Kernels(monkeypatch, stored=(1.0, 1.0), dense=(1.0, 0.0))
+    folder = quantized_folder(tmp_path)
+    for weights in ("stored", "dense"):
+        load_model(folder, Settings(cache_dir=tmp_path, weights=weights))  # type: ignore[arg-type]
+    load_model(write_tiny_llama(tmp_path / "plain"), Settings(cache_dir=tmp_path))
+    assert kernels.runs == 0
+    assert not (tmp_path / "kernels").exists()
+
+
+def test_a_draft_model_goes_by_single_rows_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dense wins a verify of four rows and loses a single step."""
+    Kernels(monkeypatch, stored=(1.0, 1.0), dense=(1.5, 0.0))
+    folder, settings = quantized_folder(tmp_path), Settings(cache_dir=tmp_path)
+    assert load_model(folder, settings).representation.form == "dense"
+    assert load_model(folder, settings, verify_share=0.0).representation.form == "stored"
+    engine = build_engine(folder, quantized_folder(tmp_path, "drafter"), settings)
+    assert engine.model.representation.form == "dense"
+    assert engine.drafter is not None
+
+
+def test_a_profile_that_cannot_be_taken_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(*_: Any) -> Any:
+        raise LoadError("no projection that could be timed was found")
+
+    monkeypatch.setattr(served_form, "projections_of", nothing)
+    model = load_model(quantized_folder(tmp_path), Settings(cache_dir=tmp_path))
+    assert "by rule" in model.representation.reason
+    assert "no projection that could be timed was found" in model.representation.reason
+
+
+def test_the_width_of_the_settings_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Kernels(monkeypatch, stored=(1.0, 0.5), dense=(2.0, 0.0))
+    network = load(tmp_path, "stored").target
+    for width, form in ((2, "stored"), (8, "dense")):
+        prefer = preference(Settings(cache_dir=tmp_path, default_width=width))
+        assert prefer(network.model, network.config).form == form
+
+
+@pytest.mark.skipif(mx.default_device() != mx.Device(mx.cpu), reason="a statement about CPUs")
+def test_the_demo_model_is_dense_on_a_cpu_and_loads_quickly_again(
+    demo_folder: Path, tmp_path: Path
+) -> None:
+    settings = Settings(cache_dir=tmp_path)
+    first = load_model(demo_folder, settings).representation
+    assert first.form == "dense"
+    assert "times as fast as stored at 1 row and" in first.reason
+    [path] = (tmp_path / "kernels").iterdir()
+    written = path.stat().st_mtime_ns
+    assert load_model(demo_folder, settings).representation == first
+    assert path.stat().st_mtime_ns == written
