@@ -93,6 +93,9 @@ class Settings:
         What the exactness probe must find before a pairing may burst on this host.
     mtp_block_controller : {"throughput", "requested"}
         Whether the width with the most tokens per second runs, or the one asked for.
+    numerics : {"fast", "invariant"}
+        Whether passes of decode are as small as they can be, or all of one shape, so that
+        classic steps and verifies run the same kernels.
 
     Raises
     ------
@@ -192,6 +195,15 @@ class Settings:
         "Block width that runs: of most tokens per second (`throughput`), or as `requested`.",
         check=word("throughput", "requested"),
         env="MLXCEL_MTP_BLOCK_CONTROLLER",
+        parse=parse_word,
+    )
+    numerics: Literal["fast", "invariant"] = _setting(
+        "fast",
+        "Passes of decode: `fast`, or `invariant`: all of one shape, so that classic steps and "
+        "verifies run the same kernels, at a price (`mlxcel probe exactness --price`). Widths up "
+        "to `MLXCEL_DRAFT_WIDTH` then.",
+        check=word("fast", "invariant"),
+        env="MLXCEL_NUMERICS",
         parse=parse_word,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -12,7 +13,7 @@ from mlxcel.config import Settings
 from mlxcel.engine.drafters import Drafter, LookupDrafter, ModelDrafter, MtpDrafter
 from mlxcel.engine.engine import Engine
 from mlxcel.engine.governor import Governor
-from mlxcel.engine.served_form import quantize_head
+from mlxcel.engine.served_form import pass_rule, quantize_head
 from mlxcel.errors import LoadError
 from mlxcel.models.drafters.mtp import is_mtp_folder, load_mtp
 from mlxcel.models.lean import lean_modules
@@ -58,8 +59,9 @@ def build_engine(
     """
     model = _load(target, settings, progress)
     made = make_drafter(drafter, model, settings, progress)
-    governor = None if made is None else Governor.of(model, made.fingerprint, settings)
-    return Engine(model, made, settings, governor=governor)
+    rule = functools.cache(lambda: pass_rule(model, settings))
+    governor = None if made is None else Governor.of(model, made.fingerprint, settings, rule)
+    return Engine(model, made, settings, governor=governor, rule=rule)
 
 
 def make_drafter(
