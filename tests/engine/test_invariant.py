@@ -15,6 +15,7 @@ import pytest
 
 from mlxcel.config import Settings
 from mlxcel.decide.rows import RowRule
+from mlxcel.engine.drafters import MtpDrafter
 from mlxcel.engine.engine import Engine
 from mlxcel.engine.exactness import probe_exactness
 from mlxcel.engine.scripted import ScriptedDrafter
@@ -25,6 +26,7 @@ from mlxcel.runtime.kv_cache import FullLayer, SlidingLayer, _Layer
 from mlxcel.types import Completion, Request, SamplingParams
 from tests.engine.test_batching import some_requests
 from tests.engine.test_governor import World
+from tests.engine.test_mtp import chain_of, random_head
 from tests.engine.test_twin import MODELS, PENALTIES
 from tests.support import drafters, tiny
 from tests.support.running import one, run
@@ -231,6 +233,24 @@ def test_up_to_the_last_token_of_the_context(name: str, numerics: str) -> None:
             assert one(engine, PROMPT, width, max_tokens=tokens).token_ids == wanted.token_ids
     with pytest.raises(RequestError, match="context is 64"):
         engine.add(Request(prompt_ids=PROMPT, params=SamplingParams(max_tokens=tokens + 1)))
+
+
+@pytest.mark.parametrize("rule", [None, lambda: PADDED], ids=["invariant", "padded"])
+def test_a_head_that_reads_hidden_states_sees_no_padding(classic: Any, rule: Any) -> None:
+    """It drafts what it drafts without: the same rounds, the same tokens."""
+    params = params_of(0.7, penalised=True)
+    model, wanted = classic("llama", 50, **params)
+    settings = FAST if rule else INVARIANT
+    head = random_head(model)
+    for width in (3, 7):
+        plain, twin = (
+            one(Engine(model, MtpDrafter(chain_of(head)), s, rule=r), PROMPT, width,
+                max_tokens=50, **params)
+            for s, r in ((FAST, None), (settings, rule))
+        )  # fmt: skip
+        assert twin.token_ids == wanted.token_ids
+        assert twin.speculation.accepted_by_position == plain.speculation.accepted_by_position
+        assert twin.speculation.rounds == plain.speculation.rounds < 49
 
 
 def test_rows_that_join_and_leave() -> None:
