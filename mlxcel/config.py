@@ -9,95 +9,31 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from mlxcel.config_parse import (
+    FALSE,
+    TRUE,
+    Check,
+    flag,
+    flag_or_none,
+    folder,
+    parse_bool,
+    parse_int,
+    parse_path,
+    parse_word,
+    whole,
+    word,
+)
 from mlxcel.errors import ConfigError
 
-__all__ = ["Settings", "environment_table", "parse_bool"]
+__all__ = ["FALSE", "TRUE", "Settings", "environment_table", "parse_bool"]
 
-_Check = Callable[[str, Any], Any]
-
-TRUE = ("true", "1", "yes", "on")
-FALSE = ("false", "0", "no", "off")
 PREFIX = "MLXCEL_"
 BUILD_VARIABLES = {"MLXCEL_BUILD": "Kinds of build, read by `setup.py` only."}
-
-
-def parse_bool(name: str, text: str) -> bool:
-    """Read a boolean variable; the only parser of booleans there is.
-
-    Parameters
-    ----------
-    name : str
-        Variable, for the message.
-    text : str
-        Its value: true, 1, yes, on or false, 0, no, off, in any case, blanks around it.
-
-    Raises
-    ------
-    ConfigError
-        Any other value, the empty one included.
-    """
-    word = text.strip().lower()
-    if word not in TRUE + FALSE:
-        raise ConfigError(f"{name}={text!r}: use one of {', '.join(TRUE + FALSE)}", param=name)
-    return word in TRUE
-
-
-def _parse_int(name: str, text: str) -> int:
-    if not re.fullmatch(r"\s*[+-]?\d{1,18}\s*", text, re.ASCII):
-        raise ConfigError(f"{name}={text!r}: use a whole number", param=name)
-    return int(text)
-
-
-def _parse_word(name: str, text: str) -> str:
-    return text.strip().lower()
-
-
-def _parse_path(name: str, text: str) -> Path:
-    if not text.strip():
-        raise ConfigError(f"{name}={text!r}: use the path of a folder", param=name)
-    return Path(text)
-
-
-def _whole(low: int, high: int, unit: str) -> _Check:
-    def check(label: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigError(f"{label} must be a whole number of {unit}, got {value!r}")
-        if not low <= value <= high:
-            raise ConfigError(f"{label} must be between {low} and {high} {unit}, got {value}")
-        return value
-
-    return check
-
-
-def _word(*words: str) -> _Check:
-    def check(label: str, value: Any) -> str:
-        if not isinstance(value, str) or value not in words:
-            raise ConfigError(f"{label} must be one of {', '.join(words)}, got {value!r}")
-        return value
-
-    return check
-
-
-def _flag(label: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{label} must be True or False, got {value!r}")
-    return value
-
-
-def _flag_or_none(label: str, value: Any) -> bool | None:
-    return None if value is None else _flag(label, value)
-
-
-def _folder(label: str, value: Any) -> Path:
-    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
-        raise ConfigError(f"{label} must be the path of a folder, got {value!r}")
-    return Path(value).expanduser()
 
 
 def default_cache_dir(environ: Mapping[str, str]) -> Path:
@@ -112,7 +48,7 @@ def _setting(
     default: Any,
     help: str,
     *,
-    check: _Check,
+    check: Check,
     env: str | None = None,
     parse: Callable[[str, str], Any] | None = None,
     shown: str | None = None,
@@ -157,6 +93,9 @@ class Settings:
         What the exactness probe must find before a pairing may burst on this host.
     mtp_block_controller : {"throughput", "requested"}
         Whether the width with the most tokens per second runs, or the one asked for.
+    numerics : {"fast", "invariant"}
+        Whether passes of decode are as small as they can be, or all of one shape, so that
+        classic steps and verifies run the same kernels.
 
     Raises
     ------
@@ -168,62 +107,62 @@ class Settings:
         "auto",
         "Representation of the weights that is served: `stored` as in the checkpoint, `dense`, "
         "or `auto`: whichever this host runs faster.",
-        check=_word("auto", "stored", "dense"),
+        check=word("auto", "stored", "dense"),
         env="MLXCEL_WEIGHTS",
-        parse=_parse_word,
+        parse=parse_word,
     )
     blas: Literal["auto", "off"] = _setting(
         "auto",
         "BLAS of the CPU backend on Linux: `auto` takes OpenBLAS, `off` keeps what the mlx wheel "
         "links. Read when MLX is first imported.",
-        check=_word("auto", "off"),
+        check=word("auto", "off"),
         env="MLXCEL_BLAS",
-        parse=_parse_word,
+        parse=parse_word,
     )
     cache_dir: Path = _setting(  # noqa: RUF009 (it returns a field)
         lambda: default_cache_dir(os.environ),
         "Folder for downloads, profiles and verdicts.",
-        check=_folder,
+        check=folder,
         env="MLXCEL_CACHE_DIR",
-        parse=_parse_path,
+        parse=parse_path,
         shown="`$XDG_CACHE_HOME/mlxcel`, else `~/.cache/mlxcel`",
     )
     max_rows: int = _setting(
         8,
         "Rows (sequences) decoded together, 1 to 256.",
-        check=_whole(1, 256, "rows"),
+        check=whole(1, 256, "rows"),
         env="MLXCEL_MAX_ROWS",
-        parse=_parse_int,
+        parse=parse_int,
     )
     max_width: int = _setting(
         16,
         "Largest block width accepted, 1 to 64 tokens.",
-        check=_whole(1, 64, "tokens"),
+        check=whole(1, 64, "tokens"),
     )
     default_width: int = _setting(
         4,
         "Block width (1 bonus token + drafts) when neither request nor drafter names one, "
         "1 to 64 tokens; 1 drafts nothing.",
-        check=_whole(1, 64, "tokens"),
+        check=whole(1, 64, "tokens"),
         env="MLXCEL_DRAFT_WIDTH",
-        parse=_parse_int,
+        parse=parse_int,
     )
     prefill_chunk: int = _setting(
         512,
         "Tokens of a prompt per pass, 1 to 65536.",
-        check=_whole(1, 65536, "tokens"),
+        check=whole(1, 65536, "tokens"),
         env="MLXCEL_PREFILL_CHUNK",
-        parse=_parse_int,
+        parse=parse_int,
     )
     length_step: int = _setting(
         256,
         "Tokens by which cache buffers grow, 1 to 65536.",
-        check=_whole(1, 65536, "tokens"),
+        check=whole(1, 65536, "tokens"),
     )
     lean_modules: bool = _setting(
         True,
         "Replace norms and rotations by cheaper forms on the CPU backend (`true` or `false`).",
-        check=_flag,
+        check=flag,
         env="MLXCEL_LEAN",
         parse=parse_bool,
     )
@@ -231,7 +170,7 @@ class Settings:
         None,
         "Turn the burst of one row (B=1) on or off in spite of gate and policy (`true` or "
         "`false`); the exactness probe still outranks it.",
-        check=_flag_or_none,
+        check=flag_or_none,
         env="MLXCEL_ENABLE_MTP_B1",
         parse=parse_bool,
         shown="unset",
@@ -239,7 +178,7 @@ class Settings:
     mtp_adaptive: bool = _setting(
         True,
         "Measure bursts and let the measurement outrank the static gate (`true` or `false`).",
-        check=_flag,
+        check=flag,
         env="MLXCEL_MTP_ADAPTIVE",
         parse=parse_bool,
     )
@@ -247,16 +186,25 @@ class Settings:
         "token",
         "What the exactness probe must find before a pairing may burst: `bitwise` equal logits, "
         "`token`: equal choices far from a tie, or `off`: it is not asked.",
-        check=_word("off", "token", "bitwise"),
+        check=word("off", "token", "bitwise"),
         env="MLXCEL_MTP_EXACTNESS",
-        parse=_parse_word,
+        parse=parse_word,
     )
     mtp_block_controller: Literal["throughput", "requested"] = _setting(
         "throughput",
         "Block width that runs: of most tokens per second (`throughput`), or as `requested`.",
-        check=_word("throughput", "requested"),
+        check=word("throughput", "requested"),
         env="MLXCEL_MTP_BLOCK_CONTROLLER",
-        parse=_parse_word,
+        parse=parse_word,
+    )
+    numerics: Literal["fast", "invariant"] = _setting(
+        "fast",
+        "Passes of decode: `fast`, or `invariant`: all of one shape, so that classic steps and "
+        "verifies run the same kernels, at a price (`mlxcel probe exactness --price`). Widths up "
+        "to `MLXCEL_DRAFT_WIDTH` then.",
+        check=word("fast", "invariant"),
+        env="MLXCEL_NUMERICS",
+        parse=parse_word,
     )
 
     def __post_init__(self) -> None:

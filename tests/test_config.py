@@ -24,6 +24,7 @@ def test_defaults() -> None:
     assert settings.enable_mtp_b1 is None
     assert settings.mtp_adaptive is True
     assert (settings.mtp_exactness, settings.mtp_block_controller) == ("token", "throughput")
+    assert settings.numerics == "fast"
     assert settings.cache_dir == Path.home() / ".cache" / "mlxcel"
 
 
@@ -55,6 +56,7 @@ def test_every_variable_is_read() -> None:
         "MLXCEL_MTP_ADAPTIVE": "0",
         "MLXCEL_MTP_EXACTNESS": " Bitwise",
         "MLXCEL_MTP_BLOCK_CONTROLLER": "requested",
+        "MLXCEL_NUMERICS": "INVARIANT ",
     }
     assert environ.keys() == VARIABLES
     assert Settings.from_env(environ) == Settings(
@@ -69,6 +71,7 @@ def test_every_variable_is_read() -> None:
         mtp_adaptive=False,
         mtp_exactness="bitwise",
         mtp_block_controller="requested",
+        numerics="invariant",
     )
 
 
@@ -115,6 +118,8 @@ def test_a_boolean_it_does_not_know_is_refused(text: str) -> None:
         ("mtp_exactness", "exact"),
         ("mtp_exactness", True),
         ("mtp_block_controller", "auto"),
+        ("numerics", "exact"),
+        ("numerics", None),
     ],
 )
 def test_a_bad_value_is_refused_by_name(field: str, value: Any) -> None:

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mlxcel.assets import standard_prompts
+from mlxcel.cli.numerics import numerics_option, settings_for
 from mlxcel.cli.progress import bar
-from mlxcel.config import Settings
 from mlxcel.errors import ExactnessError
 from mlxcel.llm import LLM, default_drafter, load
 from mlxcel.types import Completion
@@ -51,6 +51,7 @@ class Pair:
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--repeats", type=click.IntRange(1), default=2, show_default=True,
               help="Timed pairs of each prompt.")  # fmt: skip
+@numerics_option
 def demo(
     model: str,
     drafter: str | None,
@@ -60,6 +61,7 @@ def demo(
     temperature: float,
     seed: int,
     repeats: int,
+    numerics: str | None,
 ) -> None:
     """Answer prompts classic and speculative with one seed, and compare.
 
@@ -68,13 +70,14 @@ def demo(
     console = Console()
     drafter = drafter or default_drafter(model) or "lookup"
     with bar() as progress:
-        llm = load(model, drafter, config=Settings.from_env(), progress=progress)
+        settings = settings_for(width, numerics=numerics)
+        llm = load(model, drafter, config=settings, progress=progress)
     prompts = standard_prompts() if prompt is None else {"prompt": prompt}
     pairs = [Pair(name, text) for name, text in prompts.items()]
     with llm:
         kind = llm.call(lambda engine: engine.model.representation.summary)
         console.print(f"[bold]{model}[/bold], weights {kind}")
-        console.print(f"drafter {drafter}, width {width}")
+        console.print(f"drafter {drafter}, width {width}, {settings.numerics} numerics")
         request = {"temperature": temperature, "seed": seed}
         for arm in ("off", "on"):  # the first requests of a process are slower
             _answer(llm, pairs[0].prompt, arm, width, max_tokens=4, **request)

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from mlxcel.cli.numerics import numerics_option, settings_for
 from mlxcel.cli.progress import bar
-from mlxcel.config import Settings
 from mlxcel.errors import EngineError, RequestError
 from mlxcel.llm import LLM, Prompt, default_drafter, load
 from mlxcel.types import Completion
@@ -73,6 +73,7 @@ def summary(completion: Completion) -> str:
 @click.option("--stop", multiple=True, help="Text that ends the output; may be repeated.")
 @click.option("--logprobs", type=int, help="Log-probabilities with so many alternatives (--json).")
 @click.option("--weights", type=click.Choice(["auto", "stored", "dense"]), help="Form of weights.")
+@numerics_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def generate(
     model: str,
@@ -83,6 +84,7 @@ def generate(
     width: int | None,
     logit_bias: tuple[str, ...],
     weights: str | None,
+    numerics: str | None,
     as_json: bool,
     **params: Any,
 ) -> None:
@@ -91,8 +93,7 @@ def generate(
     The text goes to standard output as it comes, one line about the run to standard error.
     """
     text = sys.stdin.read() if prompt == "-" else prompt
-    overrides = {} if weights is None else {"weights": weights}
-    settings = Settings.from_env(**overrides)
+    settings = settings_for(width, weights=weights, numerics=numerics)
     params |= {"logit_bias": _parse_bias(logit_bias), "stop": tuple(params["stop"])}
     drafter = drafter or default_drafter(model) or "lookup"
     with bar() as progress:

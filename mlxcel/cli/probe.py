@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -9,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlxcel.cli.numerics import numerics_option, settings_for
 from mlxcel.cli.progress import bar
 from mlxcel.config import Settings
 
 if TYPE_CHECKING:
     from mlxcel.decide.exactness import ExactnessRecord, Required, VetoState
     from mlxcel.decide.kernels import KernelVerdict
+    from mlxcel.engine.price import PriceReport
     from mlxcel.hardware.host import Host
     from mlxcel.hardware.kernels import KernelTimes
+    from mlxcel.runtime.loader import LoadedModel
 
 __all__ = ["probe"]
 
@@ -153,6 +157,8 @@ def _milliseconds(seconds: float | None) -> str:
 @click.option("--width", type=click.IntRange(2, 16), default=4, show_default=True,
               help="Block width K.")  # fmt: skip
 @click.option("--weights", type=click.Choice(["auto", "stored", "dense"]), help="Form of weights.")
+@numerics_option
+@click.option("--price", is_flag=True, help="Measure what invariant numerics cost here.")
 @click.option("--refresh", is_flag=True, help="Probe again, whatever is in the cache.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 @click.pass_context
@@ -161,41 +167,58 @@ def exactness(
     model: str,
     width: int,
     weights: str | None,
+    numerics: str | None,
+    price: bool,
     refresh: bool,
     as_json: bool,
 ) -> None:
     """Compare a verify of K tokens with K single steps from the same state.
 
-    Ends with status 1 where bursts are declined at the level that MLXCEL_MTP_EXACTNESS
-    asks for, and always where block and steps diverge.
+    Both are run as decoding runs them in the numerics that are asked for. Ends with status 1
+    where bursts are declined at the level that MLXCEL_MTP_EXACTNESS asks for, and always where
+    block and steps diverge.
     """
     from mlxcel.decide.exactness import veto_of
     from mlxcel.engine.exactness import exactness_of
     from mlxcel.engine.prepare import load_model
 
-    overrides = {} if weights is None else {"weights": weights}
-    settings = Settings.from_env(os.environ, **overrides)
+    settings = settings_for(width, weights=weights, numerics=numerics)
     with bar() as progress:
         loaded = load_model(model, settings, progress)
     record = exactness_of(loaded, width, settings, refresh=refresh)
     required: Required = settings.mtp_exactness
     veto = veto_of(record, required)
+    paid = _measured_price(loaded, settings, width) if price else None
     if as_json:
         shown = record.to_dict() | {
             "model": model,
             "weights": loaded.representation.form,
             "dtype": loaded.representation.dtype,
+            "numerics": settings.numerics,
             "required": required,
             "vetoed": veto.vetoed,
+            "price": None if paid is None else dataclasses.asdict(paid),
         }
         click.echo(json.dumps(shown))
     else:
-        _show_exactness(f"{model}, {loaded.representation.summary}", record, veto)
+        title = f"{model}, {loaded.representation.summary}, {settings.numerics} numerics"
+        _show_exactness(title, record, veto, paid)
     if veto.vetoed or record.level == "divergent":
         ctx.exit(DECLINED)
 
 
-def _show_exactness(title: str, record: ExactnessRecord, veto: VetoState) -> None:
+def _measured_price(model: LoadedModel, settings: Settings, width: int) -> PriceReport | None:
+    """The price, or ``None`` for a model that only decodes one token at a time."""
+    from mlxcel.engine.price import measure_price
+
+    if model.target.layout.windows is None:
+        return None
+    return measure_price(model, settings, width)
+
+
+def _show_exactness(
+    title: str, record: ExactnessRecord, veto: VetoState, paid: PriceReport | None
+) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -215,4 +238,7 @@ def _show_exactness(title: str, record: ExactnessRecord, veto: VetoState) -> Non
         table.add_row("begins in layer", f"{record.layer} ({record.layer_difference:.1e})")
     answer = f"declined: {veto.reason}" if veto.vetoed else "not vetoed"
     table.add_row("bursts", f"{answer} (required: {veto.required})")
+    if paid is not None:
+        found = f"{paid.classic.describe()}; {paid.verify.describe()}"
+        table.add_row("price of invariant", f"{paid.block} tokens per row in every pass; {found}")
     Console(markup=False, highlight=False).print(table)

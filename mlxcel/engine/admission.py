@@ -6,6 +6,7 @@ import secrets
 from dataclasses import replace
 
 from mlxcel.config import Settings
+from mlxcel.decide.rows import widest
 from mlxcel.engine.drafters import Drafter
 from mlxcel.engine.scheduler import Scheduler
 from mlxcel.engine.sequence import RequestState
@@ -84,10 +85,19 @@ def validate(request: Request, model: LoadedModel, settings: Settings) -> None:
                 f"logit_bias token id {token} is outside the vocabulary of {vocab} ids",
                 param="logit_bias",
             )
-    if request.width is not None and request.width > settings.max_width:
-        raise RequestError(
-            f"width {request.width} is above max_width {settings.max_width}", param="width"
-        )
+    _validate_width(request.width, settings)
+
+
+def _validate_width(width: int | None, settings: Settings) -> None:
+    if width is None or width <= widest(settings):
+        return
+    if width > settings.max_width:
+        raise RequestError(f"width {width} is above max_width {settings.max_width}", param="width")
+    raise RequestError(
+        f"width {width} is above default_width {settings.default_width}, for which all passes are "
+        "made in invariant numerics: ask for less, or raise MLXCEL_DRAFT_WIDTH",
+        param="width",
+    )
 
 
 def decide_speculation(
@@ -144,6 +154,8 @@ def govern(state: RequestState, scheduler: Scheduler) -> None:
     ExactnessError
         It insists, and the pairing is not exact.
     """
+    if state.decision.run or scheduler.invariant:
+        scheduler.rule()  # may time kernels, which no round's time should hold
     governor, decision = scheduler.governor, state.decision
     if governor is None or not decision.run:
         return

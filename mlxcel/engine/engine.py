@@ -20,6 +20,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlxcel.config import Settings
+from mlxcel.decide.rows import RowRule, rule_of
 from mlxcel.engine.admission import govern, new_state, park, report_burst
 from mlxcel.engine.drafters import Drafter
 from mlxcel.engine.governor import Governor
@@ -52,6 +53,8 @@ class Engine:
         Limits and steps.
     governor : Governor, optional
         Decides which requests speculate; without one all do that may.
+    rule : callable, optional
+        Says how passes are padded, when first needed; by default as the settings alone say.
     clock : callable, optional
         Seconds, for the times in the statistics.
     """
@@ -63,6 +66,7 @@ class Engine:
         settings: Settings | None = None,
         *,
         governor: Governor | None = None,
+        rule: Callable[[], RowRule] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.model = model
@@ -70,11 +74,12 @@ class Engine:
         rewindable = model.target.layout.windows is not None
         self.drafter = drafter if rewindable else None
         self._no_drafter = model.target.layout.reason if drafter is not None else ""
-        rows = self.settings.max_rows if rewindable else 1
         self.scheduler = Scheduler(
-            max_rows=rows,
+            max_rows=self.settings.max_rows if rewindable else 1,
             max_width=self.settings.max_width,
             governor=governor if self.drafter is not None else None,
+            rule=rule or (lambda: rule_of(self.settings)),
+            invariant=rewindable and self.settings.numerics == "invariant",  # else always 1 x 1
         )
         self.batch = Batch(
             model.target, slack=self.settings.max_width, length_step=self.settings.length_step
@@ -116,9 +121,8 @@ class Engine:
 
     def cancel(self, request_id: int) -> bool:
         """End a request now, wherever it stands; return whether it was unfinished."""
-        scheduler = self.scheduler
-        for state in [*scheduler.waiting, scheduler.prefilling, *scheduler.running.values()]:
-            if state is not None and state.id == request_id:
+        for state in self.scheduler.unfinished:
+            if state.id == request_id:
                 self._drop(state)
                 self._finish_outside(state, "cancelled")
                 return True
@@ -159,9 +163,8 @@ class Engine:
 
     def _must_read_first(self) -> bool:
         """Whether proposals of the next round need the tokens of the last one."""
-        if self.drafter is None or not self.drafter.on_host:
-            return False
-        return any(state.decision.run for state in self.scheduler.running.values())
+        serial = self.drafter is not None and self.drafter.on_host
+        return serial and any(state.decision.run for state in self.scheduler.running.values())
 
     def _launch_round(self) -> bool:
         """Plan, draft, verify; enqueue and do not wait."""
@@ -171,7 +174,10 @@ class Engine:
             return False
         self._arrange(plan.slots)
         plan, drafts = self._propose(plan)
-        check = self.batch.verify(drafts, plan.widths, bound=plan.bound, exact=plan.exact)
+        shape = self.scheduler.shape(plan)
+        check = self.batch.verify(
+            drafts, plan.widths, bound=shape.bound, exact=shape.exact, pad_to=shape.tokens
+        )
         absorbed = [] if self.drafter is None else self.drafter.absorb(check, plan)
         mx.async_eval([check.packed, *self.batch.pending(), *absorbed])
         self._in_flight.append((plan, check))
@@ -336,12 +342,8 @@ class Engine:
         """A round failed: its rows' state is lost, so every request ends with the error."""
         self._broken = str(error)
         self._in_flight.clear()
-        scheduler = self.scheduler
-        states = [*scheduler.running.values(), scheduler.prefilling, *scheduler.waiting]
-        for state in [state for state in states if state is not None]:
+        for state in self.scheduler.unfinished:
             self._finish_outside(state, "error", f"a round failed: {error}")
-        for state in list(scheduler.running.values()):
-            scheduler.release(state)
-        scheduler.waiting.clear()
-        scheduler.prefilling = self._reading = None
+        self.scheduler.clear()
+        self._reading = None
         self._clear_rows()

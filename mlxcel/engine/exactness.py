@@ -19,7 +19,9 @@ import mlx.core as mx
 from mlxcel.config import Settings
 from mlxcel.decide.exactness import Draw, ExactnessRecord, judge, unprobed
 from mlxcel.decide.records import ROUND_LOOP_VERSION
+from mlxcel.decide.rows import RowRule, rule_of, widest
 from mlxcel.engine.exactness_arms import Arm, LayerRecorder, Pair, Seen, first_layer, uncached
+from mlxcel.engine.served_form import pass_rule
 from mlxcel.errors import ConfigError, LoadError
 from mlxcel.hardware.host import Host, describe
 from mlxcel.hardware.profile_store import ProfileStore, host_facts
@@ -60,7 +62,7 @@ def exactness_of(
     width: int,
     settings: Settings,
     *,
-    numerics: str = "fast",
+    rule: RowRule | None = None,
     host: Host | None = None,
     refresh: bool = False,
     clock: Clock = time.perf_counter,
@@ -72,11 +74,11 @@ def exactness_of(
     model : LoadedModel
         The target as it is served. The drafter does not matter.
     width : int
-        Block width, 2 to ``settings.max_width``.
+        Block width, 2 to the widest that requests may ask for.
     settings : Settings
         Sizes of caches, and the cache folder; records lie under ``exactness/``.
-    numerics : str
-        Form of the arithmetic, part of the key.
+    rule : RowRule, optional
+        How the engine pads passes; by default as it does on this host.
     host : Host, optional
         This host; described by default.
     refresh : bool
@@ -99,16 +101,16 @@ def exactness_of(
     -----
     Not thread-safe: call it on the engine's thread, between rounds.
     """
-    if not 2 <= width <= settings.max_width:
-        raise ConfigError(f"width must be 2 to max_width = {settings.max_width}, got {width}")
+    _check_width(width, settings)
     if model.target.layout.windows is None:
         return unprobed(width, model.target.layout.reason)
-    store = store_of(settings.cache_dir)
-    key = probe_key(model, width, settings, numerics=numerics, host=host or describe())
+    store, host = store_of(settings.cache_dir), host or describe()
+    rule = rule or pass_rule(model, settings, host)
+    key = probe_key(model, width, settings, rule=rule, host=host)
     kept = None if refresh else _kept(store, key)
     if kept is not None:
         return kept
-    record = _run(model.target, width, settings, clock)
+    record = _run(model.target, width, settings, rule, clock)
     name, level = model.checkpoint.name, record.level
     log.info("exactness of %s at width %d: %s, %s", name, width, level, record.reason)
     if record.level != "unprobed":
@@ -116,9 +118,17 @@ def exactness_of(
     return record
 
 
-def _run(target: Target, width: int, settings: Settings, clock: Clock) -> ExactnessRecord:
+def _check_width(width: int, settings: Settings) -> None:
+    if not 2 <= width <= widest(settings):
+        name = "max_width" if settings.numerics == "fast" else "default_width"
+        raise ConfigError(f"width must be 2 to {name} = {widest(settings)}, got {width}")
+
+
+def _run(
+    target: Target, width: int, settings: Settings, rule: RowRule, clock: Clock
+) -> ExactnessRecord:
     try:
-        return probe_exactness(target, width, settings, clock=clock)
+        return probe_exactness(target, width, settings, rule=rule, clock=clock)
     except (RuntimeError, ValueError, MemoryError, TypeError, AssertionError) as error:
         log.warning("the exactness probe failed: %s", error)
         return unprobed(width, f"the probe failed: {error}")
@@ -144,7 +154,7 @@ def store_of(cache_dir: Path) -> ProfileStore:
 
 
 def probe_key(
-    model: LoadedModel, width: int, settings: Settings, *, numerics: str, host: Host
+    model: LoadedModel, width: int, settings: Settings, *, rule: RowRule, host: Host
 ) -> dict[str, Any]:
     """Everything that can change what a probe finds; the drafter cannot."""
     return {
@@ -154,7 +164,8 @@ def probe_key(
         "lean": settings.lean_modules,
         "width": width,
         "sizes": [settings.max_width, settings.length_step, settings.prefill_chunk],
-        "numerics": numerics,
+        "numerics": rule.numerics,
+        "padding": rule.key(width),
         "round_loop": ROUND_LOOP_VERSION,
     }
 
@@ -164,6 +175,7 @@ def probe_exactness(
     width: int,
     settings: Settings,
     *,
+    rule: RowRule | None = None,
     clock: Clock = time.perf_counter,
 ) -> ExactnessRecord:
     """Run the probe; nothing is read from or written to the cache folder.
@@ -176,11 +188,13 @@ def probe_exactness(
         Block width, at least 2.
     settings : Settings
         Sizes of caches.
+    rule : RowRule, optional
+        How passes are padded; by default as the settings alone say.
     clock : callable
         Seconds.
     """
     began = clock()
-    probe = _Probe(target, width, settings)
+    probe = _Probe(target, width, settings, rule or rule_of(settings))
     draws: list[Draw] = []
     for run in probe.plan():
         found = [pair.draw() for pair in run()]
@@ -197,8 +211,9 @@ Run = Callable[[], list[Pair]]
 class _Probe:
     """The comparisons for one target and width; each makes its arms anew."""
 
-    def __init__(self, target: Target, width: int, settings: Settings) -> None:
+    def __init__(self, target: Target, width: int, settings: Settings, rule: RowRule) -> None:
         self.target = target
+        self.rule = rule
         self.width = width
         self.settings = settings
         self.recorder: LayerRecorder | None = None
@@ -293,7 +308,7 @@ class _Probe:
         return float(_ROUNDING * 2.0**-bits)
 
     def _arm(self, prompt: list[int]) -> Arm:
-        return Arm(self.target, self.settings, prompt, self.recorder)
+        return Arm(self.target, self.settings, prompt, self.rule, self.recorder)
 
     @property
     def _vocab(self) -> int:

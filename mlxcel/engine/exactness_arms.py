@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from mlxcel.config import Settings
 from mlxcel.decide.exactness import Draw, Position
+from mlxcel.decide.rows import RowRule
 from mlxcel.models.target import Target
 from mlxcel.runtime.batch import Batch, Check
 from mlxcel.runtime.prefill import Prefill
@@ -59,9 +60,9 @@ class LayerRecorder:
 
         return recorded
 
-    def take(self) -> list[Floats]:
-        """Outputs since the last call, by layer, ``(width, hidden)``."""
-        found = [_host(self._found[at])[0] for at in sorted(self._found)]
+    def take(self, width: int | None = None) -> list[Floats]:
+        """Outputs of the last pass, by layer, ``(width, hidden)``; the first ``width`` if given."""
+        found = [_host(self._found[at])[0, :width] for at in sorted(self._found)]
         self._found = {}
         return found
 
@@ -140,6 +141,8 @@ class Arm:
         Steps and sizes of the caches.
     prompt : sequence of int
         Token ids.
+    rule : RowRule
+        How passes are padded.
     recorder : LayerRecorder, optional
         Keeps the outputs of the layers too.
     """
@@ -149,8 +152,12 @@ class Arm:
         target: Target,
         settings: Settings,
         prompt: Sequence[int],
+        rule: RowRule,
         recorder: LayerRecorder | None = None,
     ) -> None:
+        self._rule = rule
+        # As if a request had been admitted that comes to so many tokens.
+        self._reserved = len(prompt) + 4 * settings.max_width
         sizes = {"slack": settings.max_width, "length_step": settings.length_step}
         prefill = Prefill(target, prompt, chunk=settings.prefill_chunk, **sizes)
         while not prefill.complete:
@@ -175,7 +182,7 @@ class Arm:
     def step(self, token: int) -> Seen:
         """Feed one token, whatever was chosen before it, as classic decode does."""
         self.batch.bonus = mx.array([token], mx.uint32)
-        seen = self._seen(self.batch.verify(None, [1], bound=self.length + 1, exact=self.length))
+        seen = self._seen(self._verify(None, 1, bound=self.length + 1, exact=self.length))
         self.length += 1
         return seen
 
@@ -201,9 +208,9 @@ class Arm:
             self.batch.bonus = mx.array([tokens[0]], mx.uint32)
         drafts = mx.array([list(tokens[1:])], dtype=mx.uint32)
         exact, bound = self.length, self.length + width
-        check = self.batch.verify(
+        check = self._verify(
             drafts,
-            [width],
+            width,
             bound=bound + width if ragged else bound,
             exact=None if ragged else exact,
         )
@@ -211,13 +218,22 @@ class Arm:
         self.length += seen.accepted + 1
         return seen
 
+    def _verify(
+        self, drafts: mx.array | None, width: int, *, bound: int, exact: int | None
+    ) -> Check:
+        shape = self._rule.shape(1, width, bound=bound, exact=exact, reserved=self._reserved)
+        return self.batch.verify(
+            drafts, [width], bound=shape.bound, exact=shape.exact, pad_to=shape.tokens
+        )
+
     def _seen(self, check: Check) -> Seen:
         mx.eval(check.packed, check.accepted, *self.batch.pending())
-        logits = self.batch.target.logits(check.hidden)
+        width = int(check.packed.shape[2])
+        logits = self.batch.target.logits(check.states)
         return Seen(
-            _host(logits)[0],
+            _host(logits)[0, :width],
             tuple(np.array(check.packed)[1, 0].tolist()),
-            [] if self._recorder is None else self._recorder.take(),
+            [] if self._recorder is None else self._recorder.take(width),
             int(np.array(check.accepted)[0]),
         )
 

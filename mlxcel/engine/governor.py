@@ -20,10 +20,11 @@ from mlxcel.decide.exactness import VetoState, unprobed, veto_of
 from mlxcel.decide.gate import GateDecision, mtp_b1_decision
 from mlxcel.decide.policy import MtpPolicy, PolicyState
 from mlxcel.decide.records import ROUND_LOOP_VERSION
+from mlxcel.decide.rows import RowRule, rule_of
 from mlxcel.decide.verdict import PairingNames, VerdictKey
 from mlxcel.engine.exactness import exactness_of
 from mlxcel.engine.host_chip import this_chip
-from mlxcel.engine.served_form import kernel_verdict
+from mlxcel.engine.served_form import kernel_verdict, served_verdict
 from mlxcel.engine.verdict_store import VerdictStore
 from mlxcel.errors import LoadError
 from mlxcel.hardware.host import Host, describe
@@ -179,16 +180,17 @@ class Governor:
         model: LoadedModel,
         drafter_id: str,
         settings: Settings,
+        rule: Callable[[], RowRule],
         *,
         drafter_name: str | None = None,
     ) -> Governor:
-        """The governor of a pairing on this host."""
+        """The governor of a pairing on this host; ``rule`` as for the engine."""
         required = settings.mtp_exactness
 
         def probe(width: int) -> VetoState:
             if required == "off":
                 return veto_of(unprobed(width, "MLXCEL_MTP_EXACTNESS=off"), required)
-            return veto_of(exactness_of(model, width, settings), required)
+            return veto_of(exactness_of(model, width, settings, rule=rule()), required)
 
         return cls(
             lambda: facts_of(model, drafter_id, settings, drafter_name=drafter_name),
@@ -229,13 +231,17 @@ def facts_of(
     host, chip = host or describe(), chip or this_chip()
     override = settings.enable_mtp_b1
     verdict = kernel_verdict(model, settings, host)
-    form = verdict.forms.get(model.representation.form, verdict.served)
+    form = served_verdict(model, verdict)
+    rule = rule_of(settings, form.padding)
     wide = form.wide if chip.must_measure else chip.wide
+    name = f"{chip.name} ({form.describe()})" if chip.must_measure else chip.name
+    if rule.invariant:  # a classic step is then as dear as a verify
+        wide, name = True, f"{chip.name} (with classic steps of {rule.block} rows too)"
     static = mtp_b1_decision(
         None if override is None else ("on" if override else "off"),
         model.target.layout.windows is not None,
         wide,
-        host=f"{chip.name} ({form.describe()})" if chip.must_measure else chip.name,
+        host=name,
     )
 
     def key(width: int) -> VerdictKey:
@@ -246,11 +252,11 @@ def facts_of(
             width=width,
             weights=f"{model.representation.form} {model.representation.dtype}"
             + (" lean" if settings.lean_modules else ""),
-            kernel=form.kernel,
+            kernel=", ".join(filter(None, (form.kernel, rule.key(width)))),
             mlx=str(host.versions.get("mlx") or "none"),
             mlxcel=str(host.versions.get("mlxcel") or "none"),
             round_loop=ROUND_LOOP_VERSION,
-            numerics="fast",
+            numerics=rule.numerics,
         )
 
     names = PairingNames(

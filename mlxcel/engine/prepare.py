@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -12,7 +13,7 @@ from mlxcel.config import Settings
 from mlxcel.engine.drafters import Drafter, LookupDrafter, ModelDrafter, MtpDrafter
 from mlxcel.engine.engine import Engine
 from mlxcel.engine.governor import Governor
-from mlxcel.engine.served_form import preference, quantize_head
+from mlxcel.engine.served_form import pass_rule, preference, quantize_head
 from mlxcel.errors import LoadError
 from mlxcel.models.drafters.mtp import is_mtp_folder, load_mtp
 from mlxcel.models.lean import lean_modules
@@ -58,11 +59,12 @@ def build_engine(
     """
     model = load_model(target, settings, progress)
     made = make_drafter(drafter, model, settings, progress)
+    rule = functools.cache(lambda: pass_rule(model, settings))
     governor = None
     if made is not None:
         name = _short(drafter)
-        governor = Governor.of(model, made.fingerprint, settings, drafter_name=name)
-    return Engine(model, made, settings, governor=governor)
+        governor = Governor.of(model, made.fingerprint, settings, rule, drafter_name=name)
+    return Engine(model, made, settings, governor=governor, rule=rule)
 
 
 def make_drafter(

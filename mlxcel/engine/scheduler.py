@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
 from mlxcel._fast import SlotTable
+from mlxcel.decide.rows import PassShape, RowRule
 from mlxcel.engine.drafters import Tokens
 from mlxcel.engine.governor import Governor, Ruling
 from mlxcel.engine.plan import Plan
@@ -44,6 +46,10 @@ class Scheduler:
         Stop token ids per request.
     governor : Governor, optional
         Decides about bursts; without one they always run.
+    rule : callable, optional
+        Says how passes are padded; not asked before a verify needs it.
+    invariant : bool
+        Whether classic steps need it too.
     """
 
     def __init__(
@@ -53,8 +59,12 @@ class Scheduler:
         max_width: int,
         max_stops: int = 64,
         governor: Governor | None = None,
+        rule: Callable[[], RowRule] = RowRule,
+        invariant: bool = False,
     ) -> None:
         self.governor = governor
+        self.rule = rule
+        self.invariant = invariant
         self.max_rows = max_rows
         self.max_width = max_width
         # One slot more than rows: a row that has ended may still be in a round in flight.
@@ -67,6 +77,12 @@ class Scheduler:
     def busy(self) -> bool:
         """Whether any request is unfinished."""
         return bool(self.waiting or self.prefilling or self.running)
+
+    @property
+    def unfinished(self) -> list[RequestState]:
+        """All requests that have not ended, those that run first."""
+        prefilling = [] if self.prefilling is None else [self.prefilling]
+        return [*self.running.values(), *prefilling, *self.waiting]
 
     def mtp_b1_should_run(self, width: int) -> Ruling:
         """Whether the next burst runs at a width; the only place that asks gate and policy."""
@@ -130,6 +146,19 @@ class Scheduler:
         ]
         return max(lengths) + max(widths)
 
+    def shape(self, plan: Plan) -> PassShape:
+        """Shape of the target's pass of a planned round."""
+        if plan.width == 1 and not self.invariant:
+            return PassShape(1, plan.bound, plan.exact)
+        requests = [self.running[slot].request for slot in plan.slots]
+        return self.rule().shape(
+            len(plan.slots),
+            plan.width,
+            bound=plan.bound,
+            exact=plan.exact,
+            reserved=max(len(r.prompt_ids) + r.params.max_tokens for r in requests),
+        )
+
     def narrow(self, plan: Plan, widths: list[int]) -> Plan:
         """Lower the widths of a planned round to what was really proposed."""
         if widths == plan.widths:
@@ -150,6 +179,13 @@ class Scheduler:
             for row, (state, width, count, accepted, finish) in enumerate(rows)
             if state is not None and count
         ]
+
+    def clear(self) -> None:
+        """Forget every unfinished request."""
+        for state in list(self.running.values()):
+            self.release(state)
+        self.waiting.clear()
+        self.prefilling = None
 
     def release(self, state: RequestState) -> None:
         """Free the slot of a running request; rounds in flight ignore it from now on."""

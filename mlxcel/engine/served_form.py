@@ -10,14 +10,16 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from mlxcel.config import Settings
-from mlxcel.decide.kernels import KernelVerdict, decide_kernels
+from mlxcel.decide.kernels import FormVerdict, KernelVerdict, decide_kernels
+from mlxcel.decide.rows import RowRule, rule_of
+from mlxcel.errors import MlxcelError
 from mlxcel.hardware.host import Host
 from mlxcel.models.drafters.mtp import MTPHead
 from mlxcel.runtime.kernel_profile import kernel_times, projections_of
 from mlxcel.runtime.loader import LoadedModel
 from mlxcel.runtime.representation import Preference, served_dtype
 
-__all__ = ["kernel_verdict", "preference", "quantize_head"]
+__all__ = ["kernel_verdict", "pass_rule", "preference", "quantize_head", "served_verdict"]
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +91,24 @@ def _verdict(
         times.table(), times.counts, width=settings.default_width, verify_share=verify_share
     )
     return verdict, times.taken_on
+
+
+def served_verdict(model: LoadedModel, verdict: KernelVerdict) -> FormVerdict:
+    """The verdict on the form that a model is served in."""
+    return verdict.forms.get(model.representation.form, verdict.served)
+
+
+def pass_rule(model: LoadedModel, settings: Settings, host: Host | None = None) -> RowRule:
+    """How passes of decode are padded on this host; see `kernel_verdict` for the parameters.
+
+    Where no profile can be had nothing is padded for its sake, which costs time and no token.
+    """
+    try:
+        padding = served_verdict(model, kernel_verdict(model, settings, host)).padding
+    except (MlxcelError, RuntimeError, MemoryError) as error:
+        log.warning("no kernel profile (%s): no pass is padded to a cheaper size", error)
+        padding = {}
+    return rule_of(settings, padding)
 
 
 def quantize_head(head: MTPHead, model: LoadedModel, settings: Settings) -> bool:

@@ -30,17 +30,24 @@ class Check:
         uint32 ``(2, rows, width)``: the block that was fed, then the target's choices.
     choice : Choice
         The choices with what was asked about them.
-    hidden : mx.array
-        ``(rows, width, hidden)``, the target's final hidden states of the block.
+    states : mx.array
+        ``(rows, tokens, hidden)``, the target's final hidden states of all that was fed: the
+        block, and the padding behind it.
     start, accepted : mx.array
         int32 ``(rows,)``: lengths before the pass, and drafts accepted in it.
     """
 
     packed: mx.array
     choice: Choice
-    hidden: mx.array
+    states: mx.array
     start: mx.array
     accepted: mx.array
+
+    @property
+    def hidden(self) -> mx.array:
+        """Final hidden states of the block, ``(rows, width, hidden)``."""
+        width = self.packed.shape[2]
+        return self.states if self.states.shape[1] == width else self.states[:, :width]
 
 
 class Batch:
@@ -135,8 +142,13 @@ class Batch:
         *,
         bound: int,
         exact: int | None = None,
+        pad_to: int = 0,
     ) -> Check:
         """Run the target over bonus and drafts; accept on the device; advance the rows.
+
+        Padding comes after the block, so nothing in it sees the padding. What the padding
+        leaves in the caches lies past every accepted prefix, like a rejected draft, and the
+        next block overwrites it. None of it is chosen from, recorded or handed on.
 
         Parameters
         ----------
@@ -145,17 +157,41 @@ class Batch:
         widths : sequence of int
             Width of each row; drafts beyond it are never accepted.
         bound, exact
-            As for `frame`.
+            As for `frame`, with the padding.
+        pad_to : int
+            Tokens per row to feed; 0 feeds the block alone.
+
+        Raises
+        ------
+        ValueError
+            The block is wider than ``pad_to``, or that is more than the caches have room for.
         """
         bonus = self.bonus[:, None]
         block = bonus if drafts is None else mx.concatenate([bonus, drafts], axis=1)
-        frame = self.frame(block.shape[1], bound=bound, exact=exact)
+        width = int(block.shape[1])
+        fed = self._padded(block, pad_to) if pad_to else block
+        frame = self.frame(fed.shape[1], bound=bound, exact=exact)
         self.caches.frame = frame
-        hidden = self.target.hidden(block, self.caches.layers)
-        choice = self.sampler.choose(self.target.logits(hidden), block, frame.positions() + 1)
+        states = self.target.hidden(fed, self.caches.layers)
+        # Choices are made of padding too, so that they also have the shape of the pass.
+        choice = self.sampler.choose(self.target.logits(states), fed, frame.positions() + 1)
+        choice = choice.first(width)
         start = self.lengths
         accepted = self._advance(block, choice.tokens, widths)
-        return Check(mx.stack([block, choice.tokens]), choice, hidden, start, accepted)
+        return Check(mx.stack([block, choice.tokens]), choice, states, start, accepted)
+
+    def _padded(self, block: mx.array, tokens: int) -> mx.array:
+        """The block with its bonus token again behind it; any token would do."""
+        missing = tokens - int(block.shape[1])
+        if missing < 0 or tokens > self.slack:
+            raise ValueError(
+                f"a block of {block.shape[1]} tokens cannot be padded to {tokens}; the caches "
+                f"have room for {self.slack}"
+            )
+        if not missing:
+            return block
+        tail = mx.broadcast_to(block[:, :1], (block.shape[0], missing))
+        return mx.concatenate([block, tail], axis=1)
 
     def _advance(self, block: mx.array, choices: mx.array, widths: Sequence[int]) -> mx.array:
         """Move every row past its accepted drafts; return how many those are."""

@@ -64,6 +64,16 @@ class Choice:
     logprobs: mx.array | None = None
     top_ids: mx.array | None = None
 
+    def first(self, width: int) -> Choice:
+        """Those of the first positions only."""
+        if width == self.tokens.shape[1]:
+            return self
+        return Choice(
+            self.tokens[:, :width],
+            None if self.logprobs is None else self.logprobs[:, :width],
+            None if self.top_ids is None else self.top_ids[:, :width],
+        )
+
 
 class RowSampler:
     """Sampling state of the rows of a batch.

@@ -75,6 +75,30 @@ def test_json_is_exactly_the_completion(loads: list[Any], folder: Path) -> None:
     assert loads == [("tiny", "lookup", "auto")]
 
 
+@pytest.mark.parametrize(("width", "block"), [("3", 4), ("6", 6)])
+def test_numerics_and_the_block_it_needs(
+    loads: list[Any], monkeypatch: pytest.MonkeyPatch, width: str, block: int
+) -> None:
+    """A width above the default one raises the block; the output is that of fast numerics."""
+    module, made = importlib.import_module("mlxcel.cli.generate"), []
+    plain = module.load
+
+    def load(*args: Any, config: Settings, **more: Any) -> LLM:
+        made.append((config.numerics, config.default_width))
+        return plain(*args, config=config, **more)
+
+    monkeypatch.setattr(module, "load", load)
+    args = ("-p", "abcabc", "--raw", "-n", "12", "--seed", "1", "-t", "0.7", "--width", width)
+    wanted = as_json(*args)
+    assert as_json(*args, "--numerics", "invariant")["token_ids"] == wanted["token_ids"]
+    monkeypatch.setenv("MLXCEL_NUMERICS", "invariant")
+    assert as_json(*args)["token_ids"] == wanted["token_ids"]
+    assert made == [("fast", 4), ("invariant", block), ("invariant", block)]
+    refused = invoke("-p", "a", "--numerics", "invariant", "--width", "17")
+    assert refused.exit_code == 2
+    assert "above max_width 16" in refused.stderr
+
+
 def test_text_goes_to_stdout_and_the_summary_to_stderr(loads: list[Any]) -> None:
     args = ("-p", "abcabc", "--raw", "-n", "8", "--seed", "0")
     wanted = as_json(*args)

@@ -137,6 +137,26 @@ def test_exactness_passes_and_is_kept(folder: Path, cache: Path) -> None:
         assert json.loads(shown.stdout)["weights"] == weights
 
 
+def test_exactness_in_both_numerics(folder: Path, cache: Path) -> None:
+    for numerics, width in (("fast", 4), ("invariant", 4), ("invariant", 6)):
+        asked = ("exactness", "-m", folder, "--numerics", numerics, "--width", width)
+        found = json.loads(invoke(*asked, "--json").stdout)
+        assert (found["numerics"], found["width"], found["price"]) == (numerics, width, None)
+        assert f"{numerics} numerics" in " ".join(invoke(*asked).stdout.split())
+        if numerics == "invariant":
+            assert found["level"] == "bitwise"
+    assert len(list((cache / "exactness").iterdir())) == 3
+
+
+def test_the_price_is_measured_when_asked_for(folder: Path) -> None:
+    shown = " ".join(invoke("exactness", "-m", folder, "--price").stdout.split())
+    assert "price of invariant 4 tokens per row in every pass; classic step: " in shown
+    assert "round of 4: " in shown
+    found = json.loads(invoke("exactness", "-m", folder, "--price", "--json").stdout)["price"]
+    assert (found["block"], found["width"], found["equal"]) == (4, 4, True)
+    assert found["classic"]["low"] <= found["classic"]["ratio"] <= found["classic"]["high"]
+
+
 @pytest.mark.parametrize(
     ("level", "required", "status"),
     [("divergent", "token", 1), ("divergent", "off", 1), ("token", "token", 0),

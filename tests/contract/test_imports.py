@@ -36,7 +36,8 @@ FRONT = (
 TABLE = {
     "mlxcel.errors": Row(),
     "mlxcel.types": Row("mlxcel.errors"),
-    "mlxcel.config": Row("mlxcel.errors"),
+    "mlxcel.config": Row("mlxcel.errors mlxcel.config_parse"),
+    "mlxcel.config_parse": Row("mlxcel.errors"),
     "mlxcel.decide": Row(BASE),
     "mlxcel.assets": Row(BASE),
     "mlxcel.evidence": Row(f"{BASE} mlxcel.decide"),

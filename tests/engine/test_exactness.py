@@ -12,6 +12,7 @@ import pytest
 
 from mlxcel.config import Settings
 from mlxcel.decide.exactness import veto_of
+from mlxcel.decide.rows import RowRule
 from mlxcel.engine import exactness
 from mlxcel.engine.exactness import exactness_of, probe_exactness, store_of
 from mlxcel.errors import ConfigError
@@ -272,7 +273,8 @@ def test_a_verdict_is_kept_until_its_key_changes(tmp_path: Path, probes: list[in
         {"width": 3},
         {"model": other},
         {"model": stored},
-        {"numerics": "invariant"},
+        {"settings": replace(settings, numerics="invariant")},
+        {"rule": RowRule(padding={4: 8})},
         {"settings": replace(settings, max_width=9)},
         {"settings": replace(settings, prefill_chunk=16)},
         {"settings": replace(settings, lean_modules=False)},
