@@ -70,6 +70,8 @@ class WidthController:
     ----------
     holder : int
         Width held now; 1 is parked.
+    rounds : int
+        Counted in this process.
     arms : WidthArms
         Which widths may run; changed by `allow` and `exclude`.
 
@@ -110,7 +112,7 @@ class WidthController:
         self.holder = start
         self._rates = WidthRates(arms, prior or WidthPrior(), sequential)
         self._home = start if start > 1 else arms[-1]  # where to wake
-        self._rounds = 0
+        self.rounds = 0
         self._costs = Costs()
         self._ended = 0  # round in which the last challenge ended
         self._due = WARM_UP
@@ -175,7 +177,7 @@ class WidthController:
     def allow(self, width: int) -> None:
         """Open a width; it is tried soon if it promises anything."""
         self.arms.allow(width)
-        self._due = min(self._due, self._rounds + WARM_UP)
+        self._due = min(self._due, self.rounds + WARM_UP)
 
     def exclude(self, width: int, reason: str) -> None:
         """Never choose a width from now on; the reason is shown."""
@@ -197,10 +199,9 @@ class WidthController:
     def observe(self, width: int, emitted: int, seconds: float) -> None:
         """Take in a round that has been read.
 
-        It is booked under the width it had, never under the one that was asked for: a
-        round clamped by a budget or a drafter tells nothing of the arm that was chosen. The
-        first round of each width in a process may compile and is left out, and so is one
-        of a width that is no arm.
+        It is booked under the width it had, never under the one that was chosen: budgets and
+        drafters clamp. The first round of each width in a process may compile and is left
+        out, and so is one of a width that is no arm.
 
         Parameters
         ----------
@@ -213,7 +214,7 @@ class WidthController:
         """
         if not self._rates.observe(width, emitted, seconds):
             return
-        self._rounds += 1
+        self.rounds += 1
         self._costs.seconds += seconds
         trial = self._trial
         if trial is not None:
@@ -223,10 +224,10 @@ class WidthController:
                 if won is not None:
                     self._end(trial, won)
             return
-        candidate = None if self._rounds % URGENT_EVERY else self._urgent()
-        if candidate is None and self._rounds >= self._due:
+        candidate = None if self.rounds % URGENT_EVERY else self._urgent()
+        if candidate is None and self.rounds >= self._due:
             candidate = self._candidate()
-            self._due = self._rounds + WARM_UP
+            self._due = self.rounds + WARM_UP
         if candidate is not None and self._costs.allow_more(self._rates.speed):
             self._challenge(candidate)
 
@@ -237,8 +238,8 @@ class WidthController:
             self._home = self.holder if self.holder > 1 else self._home
         self._wait = WAIT if won else min(2 * self._wait, MAX_WAIT)
         self._losses = 0 if won else self._losses + 1
-        self._ended = self._rounds
-        self._due = self._rounds + (WARM_UP if self._promising() else self._wait)
+        self._ended = self.rounds
+        self._due = self.rounds + (WARM_UP if self._promising() else self._wait)
         self._trial = None
 
     # -- challenging ------------------------------------------------------------------
@@ -251,7 +252,7 @@ class WidthController:
 
     def _urgent(self) -> int | None:
         """A measured width that is much faster by what is known now."""
-        if self.holder == 1 or self._rounds < self._ended + WARM_UP:
+        if self.holder == 1 or self.rounds < self._ended + WARM_UP:
             return None
         best = self._best_other(measured=True)
         if best is None or self._rates.rate(best) <= URGENT * self._rates.rate(self.holder):
@@ -289,9 +290,8 @@ class WidthController:
             return self._best_other()
         widths = self.arms.within(self._least)
         at = widths.index(self.holder)
-        near = [*widths[:1], *widths[max(at - 1, 0) : at], *widths[at + 1 : at + 2]]
-        others = [width for width in near if width != self.holder]
-        return min(others, key=self._rates.rounds, default=None)
+        near = {widths[0], *widths[max(at - 1, 0) : at + 2]}
+        return min(sorted(near - {self.holder}), key=self._rates.rounds, default=None)
 
     # -- reporting and storing ----------------------------------------------------------
 
@@ -303,7 +303,7 @@ class WidthController:
             "challenger": self.challenger,
             "open": list(self.arms.within(1)),
             "excluded": dict(self.arms.excluded),
-            "rounds": self._rounds,
+            "rounds": self.rounds,
             "lost_share": self._costs.share,
             "acceptance": list(self._rates.acceptance()),
             "widths": self._rates.snapshot(),
@@ -344,6 +344,6 @@ class WidthController:
         fields.close()
         self._rates.load(rates)
         self.holder, self._home, self._wait = holder, home, wait
-        self._due = self._rounds + wait
+        self._due = self.rounds + wait
         self._trial = None
         self._leave_closed()

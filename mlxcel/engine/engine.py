@@ -116,9 +116,8 @@ class Engine:
 
     def cancel(self, request_id: int) -> bool:
         """End a request now, wherever it stands; return whether it was unfinished."""
-        scheduler = self.scheduler
-        for state in [*scheduler.waiting, scheduler.prefilling, *scheduler.running.values()]:
-            if state is not None and state.id == request_id:
+        for state in self.scheduler.unfinished():
+            if state.id == request_id:
                 self._drop(state)
                 self._finish_outside(state, "cancelled")
                 return True
@@ -128,6 +127,11 @@ class Engine:
     def busy(self) -> bool:
         """Whether `step` has anything left to do."""
         return self.scheduler.busy or bool(self._in_flight or self._chunks)
+
+    def rest(self, interrupted: Callable[[], bool]) -> bool:
+        """While not `busy`: find out one more width; whether more is left (`Governor.rest`)."""
+        governor = self.scheduler.governor
+        return governor is not None and not self._broken and governor.rest(interrupted)
 
     @property
     def cache_bytes(self) -> int:
@@ -337,11 +341,8 @@ class Engine:
         self._broken = str(error)
         self._in_flight.clear()
         scheduler = self.scheduler
-        states = [*scheduler.running.values(), scheduler.prefilling, *scheduler.waiting]
-        for state in [state for state in states if state is not None]:
+        for state in scheduler.unfinished():
             self._finish_outside(state, "error", f"a round failed: {error}")
-        for state in list(scheduler.running.values()):
-            scheduler.release(state)
-        scheduler.waiting.clear()
-        scheduler.prefilling = self._reading = None
+        scheduler.clear()
+        self._reading = None
         self._clear_rows()

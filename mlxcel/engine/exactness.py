@@ -26,7 +26,15 @@ from mlxcel.hardware.profile_store import ProfileStore, host_facts
 from mlxcel.models.target import Target
 from mlxcel.runtime.loader import LoadedModel
 
-__all__ = ["PROBE_VERSION", "exactness_of", "probe_exactness", "probe_key", "store_of"]
+__all__ = [
+    "PROBE_VERSION",
+    "ProbeInterrupted",
+    "exactness_of",
+    "kept_exactness",
+    "probe_exactness",
+    "probe_key",
+    "store_of",
+]
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +52,10 @@ LONGEST = 8192
 _ROUNDING = 64  # machine epsilons that a layer's output may differ by
 
 
+class ProbeInterrupted(Exception):
+    """A probe has made room for other work; nothing is known and nothing was kept."""
+
+
 def exactness_of(
     model: LoadedModel,
     width: int,
@@ -53,6 +65,7 @@ def exactness_of(
     host: Host | None = None,
     refresh: bool = False,
     clock: Clock = time.perf_counter,
+    interrupted: Callable[[], bool] = bool,
 ) -> ExactnessRecord:
     """What is known of a target's exactness at a width on this host; probed if nothing is.
 
@@ -70,8 +83,8 @@ def exactness_of(
         This host; described by default.
     refresh : bool
         Probe again, whatever is kept.
-    clock : callable
-        Seconds.
+    clock, interrupted : callable
+        Seconds; whether the probe must make room, asked between comparisons.
 
     Returns
     -------
@@ -83,6 +96,8 @@ def exactness_of(
     ------
     ConfigError
         The width is out of bounds.
+    ProbeInterrupted
+        ``interrupted`` said so.
 
     Notes
     -----
@@ -94,23 +109,39 @@ def exactness_of(
         return unprobed(width, model.target.layout.reason)
     store = store_of(settings.cache_dir)
     key = probe_key(model, width, settings, numerics=numerics, host=host or describe())
-    kept = None if refresh else _kept(store, key)
-    if kept is not None:
+    if not refresh and (kept := _kept(store, key)) is not None:
         return kept
-    record = _run(model.target, width, settings, clock)
-    name, level = model.checkpoint.name, record.level
-    log.info("exactness of %s at width %d: %s, %s", name, width, level, record.reason)
+    record = _run(model, width, settings, clock, interrupted)
     if record.level != "unprobed":
         store.write(key, record.to_dict())
     return record
 
 
-def _run(target: Target, width: int, settings: Settings, clock: Clock) -> ExactnessRecord:
+def kept_exactness(
+    model: LoadedModel, width: int, settings: Settings, *, host: Host, numerics: str = "fast"
+) -> ExactnessRecord | None:
+    """What was found earlier, ``None`` if nothing was; see `exactness_of`. Probes nothing."""
+    key = probe_key(model, width, settings, numerics=numerics, host=host)
+    return _kept(store_of(settings.cache_dir), key)
+
+
+def _run(
+    model: LoadedModel,
+    width: int,
+    settings: Settings,
+    clock: Clock,
+    interrupted: Callable[[], bool],
+) -> ExactnessRecord:
     try:
-        return probe_exactness(target, width, settings, clock=clock)
+        record = probe_exactness(
+            model.target, width, settings, clock=clock, interrupted=interrupted
+        )
     except (RuntimeError, ValueError, MemoryError, TypeError, AssertionError) as error:
         log.warning("the exactness probe failed: %s", error)
         return unprobed(width, f"the probe failed: {error}")
+    name, level = model.checkpoint.name, record.level
+    log.info("exactness of %s at width %d: %s, %s", name, width, level, record.reason)
+    return record
 
 
 def _kept(store: ProfileStore, key: dict[str, Any]) -> ExactnessRecord | None:
@@ -149,6 +180,7 @@ def probe_exactness(
     settings: Settings,
     *,
     clock: Clock = time.perf_counter,
+    interrupted: Callable[[], bool] = bool,
 ) -> ExactnessRecord:
     """Run the probe; nothing is read from or written to the cache folder.
 
@@ -162,11 +194,15 @@ def probe_exactness(
         Sizes of caches.
     clock : callable
         Seconds.
+    interrupted : callable
+        As for `exactness_of`.
     """
     began = clock()
     probe = _Probe(target, width, settings)
     draws: list[Draw] = []
     for run in probe.plan():
+        if interrupted():
+            raise ProbeInterrupted
         found = [pair.draw() for pair in run()]
         draws += found
         if any(draw.level == "divergent" for draw in found):

@@ -58,7 +58,7 @@ def build_engine(
     """
     model = _load(target, settings, progress)
     made = make_drafter(drafter, model, settings, progress)
-    governor = None if made is None else Governor.of(model, made.fingerprint, settings)
+    governor = None if made is None else Governor.of(model, made, settings)
     return Engine(model, made, settings, governor=governor)
 
 

@@ -68,6 +68,11 @@ class Scheduler:
         """Whether any request is unfinished."""
         return bool(self.waiting or self.prefilling or self.running)
 
+    def unfinished(self) -> list[RequestState]:
+        """Every request that has not ended."""
+        states = [*self.waiting, self.prefilling, *self.running.values()]
+        return [state for state in states if state is not None]
+
     def mtp_b1_should_run(self, width: int) -> Ruling:
         """Whether the next burst runs at a width; the only place that asks gate and policy."""
         if self.governor is None:
@@ -98,7 +103,7 @@ class Scheduler:
 
     def plan(self, before: Plan | None) -> Plan | None:
         """Plan the next round; ``before`` is the round in flight, if any."""
-        self._set_widths()
+        self._set_widths(0 if before is None else 1)
         number = self.table.plan_round(self.max_width)
         if number < 0:
             return None
@@ -109,10 +114,11 @@ class Scheduler:
         exact = self.table.upper_length(slots[0]) - widths[0] if known else None
         return Plan(number, slots, widths, self._bound(slots, widths), exact)
 
-    def _set_widths(self) -> None:
-        """Rounds that the policy wants without drafter have width 1."""
+    def _set_widths(self, in_flight: int) -> None:
+        """Tell the slot table what changes: classic steps for the policy, chosen widths."""
+        alone, quiet = len(self.running) == 1, self.prefilling is None
         for slot, state in self.running.items():
-            width = 1 if state.probes_left else state.decision.width
+            width = state.next_width(in_flight, alone=alone, quiet=quiet)
             if width != state.width_set:
                 self.table.set_width(slot, width)
                 state.width_set = width
@@ -140,6 +146,9 @@ class Scheduler:
     def settle(self, plan: Plan, packed: Tokens) -> list[Settled]:
         """Book a round that has been read; return the rows that are still running."""
         states = [self.running.get(slot) for slot in plan.slots]
+        for state, width in zip(states, plan.widths, strict=True):
+            if state is not None:
+                state.widths[width] = state.widths.get(width, 0) + 1
         self.table.settle(plan.number, packed)
         table = self.table
         rows = zip(
@@ -150,6 +159,13 @@ class Scheduler:
             for row, (state, width, count, accepted, finish) in enumerate(rows)
             if state is not None and count
         ]
+
+    def clear(self) -> None:
+        """Forget every request."""
+        for state in list(self.running.values()):
+            self.release(state)
+        self.waiting.clear()
+        self.prefilling = None
 
     def release(self, state: RequestState) -> None:
         """Free the slot of a running request; rounds in flight ignore it from now on."""
