@@ -83,6 +83,8 @@ def run(engine: Any, prompt: list[int], tokens: int, speculation: Any) -> float:
             prompt_ids=tuple(prompt),
             params=SamplingParams(max_tokens=tokens, ignore_eos=True),
             speculation=speculation,
+            # A named width is not the controller's: the arm of comparison keeps to it.
+            width=engine.settings.default_width if speculation == "on" else None,
         )
     )
     completion = None

@@ -238,6 +238,9 @@ class Decision:
         ``"override"``, ``"policy"``, ``"gate"``, or ``"default"`` where no gate is asked.
     reason : str
         Why, for people.
+    steered : bool
+        Whether the width controller may choose other widths, round by round;
+        `SpecStats.widths` has what ran.
     """
 
     run: bool
@@ -245,6 +248,7 @@ class Decision:
     kind: str
     source: str
     reason: str
+    steered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +257,8 @@ class SpecStats:
 
     Counts follow the field's terms: ``proposed`` and ``accepted`` are drafts,
     ``emitted_from_verify`` tokens that verify passes produced (the first token comes
-    from the prompt pass), ``rounds`` verify passes. Times are seconds.
+    from the prompt pass), ``rounds`` verify passes, ``widths`` rounds by the block width
+    that ran, ascending. Times are seconds.
     """
 
     kind: str
@@ -268,6 +273,7 @@ class SpecStats:
     width_requested: int = 1
     width_min: int = 0
     width_max: int = 0
+    widths: tuple[tuple[int, int], ...] = ()
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
 
@@ -275,6 +281,12 @@ class SpecStats:
     def acceptance(self) -> float:
         """Accepted drafts over proposed drafts; 0 when none was proposed."""
         return self.accepted / self.proposed if self.proposed else 0.0
+
+    @property
+    def width_mean(self) -> float:
+        """Effective block width: mean over the rounds; 0 before the first."""
+        total = sum(width * count for width, count in self.widths)
+        return total / self.rounds if self.rounds else 0.0
 
     @property
     def emitted_per_verify(self) -> float:
@@ -330,6 +342,7 @@ class Completion:
         stats = self.speculation
         fields["speculation"] |= {
             "acceptance": stats.acceptance,
+            "width_mean": stats.width_mean,
             "emitted_per_verify": stats.emitted_per_verify,
             "tokens_per_second": stats.tokens_per_second,
         }

@@ -141,7 +141,7 @@ def test_a_bad_request_is_refused_by_name(name: str, changes: dict[str, object])
 def completion() -> Completion:
     stats = SpecStats(
         kind="lookup", ran=True, reason="why", rounds=2, proposed=6, accepted=3,
-        emitted_from_verify=5, decode_seconds=0.5,
+        emitted_from_verify=5, decode_seconds=0.5, widths=((3, 1), (4, 1)),
     )  # fmt: skip
     return Completion(
         text="ab", token_ids=(1, 2), drafted=(False, True), finish_reason="length",
@@ -155,13 +155,13 @@ def test_the_keys_of_to_dict() -> None:
     made = completion().to_dict()
     assert set(made) == {field.name for field in fields(Completion)}
     assert set(made["usage"]) == {"prompt_tokens", "completion_tokens", "total_tokens"}
-    ratios = {"acceptance", "emitted_per_verify", "tokens_per_second"}
+    ratios = {"acceptance", "emitted_per_verify", "tokens_per_second", "width_mean"}
     assert set(made["speculation"]) == {field.name for field in fields(SpecStats)} | ratios
-    assert set(made["decision"]) == {"run", "width", "kind", "source", "reason"}
+    assert set(made["decision"]) == {"run", "width", "kind", "source", "reason", "steered"}
     assert set(made["logprobs"][0]) == {field.name for field in fields(TokenLogprob)}
     assert made["usage"]["total_tokens"] == 5
     stats = made["speculation"]
-    assert [stats[name] for name in sorted(ratios)] == [0.5, 2.5, 10.0]
+    assert [stats[name] for name in sorted(ratios)] == [0.5, 2.5, 10.0, 3.5]
     assert json.loads(json.dumps(made))["logprobs"][0]["top"] == [[1, -0.5], [2, -1.5]]
 
 

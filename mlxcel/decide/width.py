@@ -12,6 +12,8 @@ from typing import Any
 
 from mlxcel.decide._fields import Fields
 from mlxcel.decide.verdict import parse_json
+from mlxcel.decide.width_arms import WidthArms
+from mlxcel.decide.width_challenge import CHALLENGE_ROUNDS, MARGIN, WAKE_ROUNDS, Challenge, Costs
 from mlxcel.decide.width_model import WidthPrior
 from mlxcel.decide.width_rates import WidthRates
 from mlxcel.errors import ConfigError, LoadError
@@ -24,20 +26,8 @@ WIDTH_VERSION = 1
 WARM_UP = 8
 """Counted rounds before the first challenge, and between challenges in a hurry."""
 
-CHALLENGE_ROUNDS = 8
-"""Rounds of a challenger, in turn with the holder's so that both see the same text."""
-
-WAKE_ROUNDS = 12
-"""The same from width 1, whose rounds bring no acceptance to compare with."""
-
-ABORT_ROUNDS = 4
-"""Rounds after which a hopeless challenge ends."""
-
-ABORT_RATIO = 0.65
-"""Share of the holder's rate below which a challenge is hopeless."""
-
-MARGIN = 0.02
-"""What a challenger must be faster by: below, a switch is noise."""
+URGENT_EVERY = 4
+"""Rounds between two looks for an urgent challenger, so that most rounds cost no search."""
 
 URGENT = 1.10
 """A measured width that is faster by this factor now challenges without waiting."""
@@ -47,15 +37,6 @@ WAIT = 32
 
 MAX_WAIT = 1024
 """Longest wait, rounds."""
-
-PROBE_SHARE = 0.03
-"""Share of all measured time that challenges may lose against the holder."""
-
-PROBE_ALLOWANCE = 24.0
-"""What they may lose besides, in rounds of the holder, so that a fresh host can explore."""
-
-STUCK = 64
-"""Rounds that a challenger may be too wide for the budget before it gives up."""
 
 STALE_ROUNDS = 2.0
 """What acceptance from before a parked time counts when the burst is tried again."""
@@ -80,6 +61,19 @@ class WidthController:
     sequential : bool
         Whether the drafter proposes one token after the other, so that acceptance by
         position is the same for every width. False for drafters of whole blocks.
+    open : sequence of int, optional
+        Arms that may run from the beginning; all by default. See `arms`.
+    series : int
+        Rounds of one width in a row during a challenge.
+
+    Attributes
+    ----------
+    holder : int
+        Width held now; 1 is parked.
+    rounds : int
+        Counted in this process.
+    arms : WidthArms
+        Which widths may run; changed by `allow` and `exclude`.
 
     Raises
     ------
@@ -106,36 +100,44 @@ class WidthController:
         widths: Sequence[int] | None = None,
         prior: WidthPrior | None = None,
         sequential: bool = True,
+        open: Sequence[int] | None = None,
+        series: int = 1,
     ) -> None:
         arms = sorted({1, *(range(1, max_width + 1) if widths is None else widths)})
         if arms[0] < 1 or arms[-1] > max_width or start not in arms:
             raise ConfigError(
                 f"widths {arms} must be 1 to max_width {max_width} and hold the start {start}"
             )
+        self.arms = WidthArms(arms, arms if open is None else [1, start, *open])
         self.holder = start
-        self.challenger: int | None = None
         self._rates = WidthRates(arms, prior or WidthPrior(), sequential)
         self._home = start if start > 1 else arms[-1]  # where to wake
-        self._rounds = 0
-        self._seconds = 0.0
-        self._lost = 0.0  # seconds that challenges have cost
+        self.rounds = 0
+        self._costs = Costs()
         self._ended = 0  # round in which the last challenge ended
         self._due = WARM_UP
         self._wait = WAIT
         self._losses = 0  # challenges lost since one was won
-        self._turn = False
-        self._stuck = 0
-        self._trial: list[float] = []  # seconds each round of the challenger lost
+        self._series = series
+        self._least = 1
+        self._trial: Challenge | None = None
+
+    @property
+    def challenger(self) -> int | None:
+        """Width that is being tried in turn with the holder, if there is one."""
+        return None if self._trial is None else self._trial.width
 
     # -- choosing ---------------------------------------------------------------------
 
-    def choose(self, limit: int) -> int:
+    def choose(self, limit: int, least: int = 1) -> int:
         """Width of the next round.
 
         Parameters
         ----------
         limit : int
             Largest width the round may have: the tokens left in the budget.
+        least : int
+            Smallest width wanted; above 1 this request is not parked.
 
         Returns
         -------
@@ -149,30 +151,57 @@ class WidthController:
         """
         if limit < 1:
             raise ConfigError(f"width limit must be at least 1, got {limit!r}", param="limit")
-        if self.challenger is not None:
-            if self.challenger > limit:
-                self._stuck += 1
-                if self._stuck > STUCK:
-                    self._end(False)
-            else:
-                self._turn = not self._turn
-                if self._turn:
-                    return self.challenger
-        if self.holder <= limit:
-            return self.holder
-        fitting = [width for width in self._rates.widths if width <= limit]
+        self._least = least
+        if self._trial is not None:
+            if self._trial.stuck:
+                self._end(self._trial, False)
+            elif self._trial.has_turn(least, limit):
+                return self._trial.width
+        return self.held(limit, least)
+
+    def held(self, limit: int, least: int = 1) -> int:
+        """Width of a round that tries nothing; parameters as for `choose`.
+
+        Where the holder is too wide, the fastest open width that fits runs, or the limit itself
+        if nobody has said that it must not: the tail of a budget is clamped, as it always was.
+        """
+        holder = self.holder if self.holder >= least else self._home
+        if holder <= limit:
+            return holder
+        fitting = [width for width in self.arms.within(least) if width <= limit]
+        if self.arms.untried(limit) or not fitting:
+            return limit
         known = [width for width in fitting if self._rates.measured(width)]
         return max(known, key=self._rates.rate) if fitting[-1] in known else fitting[-1]
+
+    def allow(self, width: int) -> None:
+        """Open a width; it is tried soon if it promises anything."""
+        self.arms.allow(width)
+        self._due = min(self._due, self.rounds + WARM_UP)
+
+    def exclude(self, width: int, reason: str) -> None:
+        """Never choose a width from now on; the reason is shown."""
+        self.arms.exclude(width, reason)
+        self._leave_closed()
+
+    def _leave_closed(self) -> None:
+        """Hold and try nothing that may not run."""
+        if self._trial is not None and self._trial.width not in self.arms:
+            self._trial = None
+        blocks = self.arms.within(2)
+        if self._home not in self.arms:
+            self._home = min(blocks, key=lambda width: abs(width - self._home), default=1)
+        if self.holder not in self.arms:
+            self.holder = self._home
 
     # -- learning ---------------------------------------------------------------------
 
     def observe(self, width: int, emitted: int, seconds: float) -> None:
         """Take in a round that has been read.
 
-        It is booked under the width it had, never under the one that was asked for: a
-        round clamped by a budget or a drafter tells nothing of the arm that was chosen. The
-        first round of each width in a process may compile and is left out, and so is one
-        of a width that is no arm.
+        It is booked under the width it had, never under the one that was chosen: budgets and
+        drafters clamp. The first round of each width in a process may compile and is left
+        out, and so is one of a width that is no arm.
 
         Parameters
         ----------
@@ -185,54 +214,45 @@ class WidthController:
         """
         if not self._rates.observe(width, emitted, seconds):
             return
-        self._rounds += 1
-        self._seconds += seconds
-        if self.challenger is not None:
-            if width == self.challenger:
-                self._judge(emitted, seconds)
+        self.rounds += 1
+        self._costs.seconds += seconds
+        trial = self._trial
+        if trial is not None:
+            if width == trial.width:
+                ours, theirs = self._rates.rate(self.holder), self._rates.rate(width)
+                won = trial.observe(emitted, seconds, ours, theirs)
+                if won is not None:
+                    self._end(trial, won)
             return
-        candidate = self._urgent()
-        if candidate is None and self._rounds >= self._due:
+        candidate = None if self.rounds % URGENT_EVERY else self._urgent()
+        if candidate is None and self.rounds >= self._due:
             candidate = self._candidate()
-            self._due = self._rounds + WARM_UP
-        if candidate is not None and self._affordable():
+            self._due = self.rounds + WARM_UP
+        if candidate is not None and self._costs.allow_more(self._rates.speed):
             self._challenge(candidate)
 
-    def _judge(self, emitted: int, seconds: float) -> None:
-        """A round of the challenger has been read."""
-        assert self.challenger is not None
-        ours, theirs = self._rates.rate(self.holder), self._rates.rate(self.challenger)
-        self._trial.append(seconds - emitted / ours if ours else 0.0)
-        if len(self._trial) >= ABORT_ROUNDS and theirs < ABORT_RATIO * ours:
-            self._end(False)
-        elif len(self._trial) >= (WAKE_ROUNDS if self.holder == 1 else CHALLENGE_ROUNDS):
-            self._end(theirs > (1 + MARGIN) * ours > 0)
-
-    def _end(self, won: bool) -> None:
-        self._lost += max(sum(self._trial), 0.0)
-        if won and self.challenger is not None:
-            self.holder = self.challenger
+    def _end(self, trial: Challenge, won: bool) -> None:
+        self._costs.lost += trial.lost
+        if won:
+            self.holder = trial.width
             self._home = self.holder if self.holder > 1 else self._home
         self._wait = WAIT if won else min(2 * self._wait, MAX_WAIT)
         self._losses = 0 if won else self._losses + 1
-        self._ended = self._rounds
-        self._due = self._rounds + (WARM_UP if self._promising() else self._wait)
-        self.challenger = None
+        self._ended = self.rounds
+        self._due = self.rounds + (WARM_UP if self._promising() else self._wait)
+        self._trial = None
 
     # -- challenging ------------------------------------------------------------------
 
     def _challenge(self, candidate: int) -> None:
         if self.holder == 1:
             self._rates.distrust_acceptance(STALE_ROUNDS)
-        self.challenger, self._trial, self._turn, self._stuck = candidate, [], False, 0
-
-    def _affordable(self) -> bool:
-        allowance = PROBE_ALLOWANCE * self._rates.speed
-        return self._lost < PROBE_SHARE * self._seconds + allowance
+        rounds = WAKE_ROUNDS if self.holder == 1 else CHALLENGE_ROUNDS
+        self._trial = Challenge(candidate, rounds, self._series)
 
     def _urgent(self) -> int | None:
         """A measured width that is much faster by what is known now."""
-        if self.holder == 1 or self._rounds < self._ended + WARM_UP:
+        if self.holder == 1 or self.rounds < self._ended + WARM_UP:
             return None
         best = self._best_other(measured=True)
         if best is None or self._rates.rate(best) <= URGENT * self._rates.rate(self.holder):
@@ -241,7 +261,7 @@ class WidthController:
 
     def _promising(self) -> bool:
         """Whether a width never tried should be faster, or classic was never measured."""
-        if not self._rates.measured(1):
+        if self._least == 1 and not self._rates.measured(1):
             return True
         best = self._best_other()
         if best is None or self._rates.rounds(best):
@@ -252,25 +272,26 @@ class WidthController:
         rates = self._rates
         others = [
             width
-            for width in rates.widths
+            for width in self.arms.within(self._least)
             if width != self.holder and (rates.measured(width) or not measured)
         ]
         return max(others, key=rates.rate, default=None)
 
     def _candidate(self) -> int | None:
         """Who challenges: classic first, then by prediction, in turn with a neighbour."""
-        widths = self._rates.widths
-        if len(widths) == 1:
+        blocks = self.arms.within(2)
+        if not blocks:
             return None
         if self.holder == 1:
-            return self._home if self._losses % 2 == 0 else widths[1]
-        if not self._rates.measured(1):
+            return self._home if self._losses % 2 == 0 else blocks[0]
+        if self._least == 1 and not self._rates.measured(1):
             return 1
         if self._losses % 2 == 0 or self._promising():
             return self._best_other()
+        widths = self.arms.within(self._least)
         at = widths.index(self.holder)
-        near = {1, *widths[at - 1 : at], *widths[at + 1 : at + 2]}
-        return min(sorted(near), key=self._rates.rounds)
+        near = {widths[0], *widths[max(at - 1, 0) : at + 2]}
+        return min(sorted(near - {self.holder}), key=self._rates.rounds, default=None)
 
     # -- reporting and storing ----------------------------------------------------------
 
@@ -280,8 +301,10 @@ class WidthController:
             "width": self.holder,
             "parked": self.holder == 1,
             "challenger": self.challenger,
-            "rounds": self._rounds,
-            "lost_share": self._lost / self._seconds if self._seconds else 0.0,
+            "open": list(self.arms.within(1)),
+            "excluded": dict(self.arms.excluded),
+            "rounds": self.rounds,
+            "lost_share": self._costs.share,
             "acceptance": list(self._rates.acceptance()),
             "widths": self._rates.snapshot(),
         }
@@ -321,5 +344,6 @@ class WidthController:
         fields.close()
         self._rates.load(rates)
         self.holder, self._home, self._wait = holder, home, wait
-        self._due = self._rounds + wait
-        self.challenger = None
+        self._due = self.rounds + wait
+        self._trial = None
+        self._leave_closed()

@@ -20,6 +20,9 @@ PRIOR_ROUNDS = 4.0
 PRIOR_ACCEPTANCE = 0.6
 """Acceptance of the first position where nothing is known: the middle of 0.35 to 0.95."""
 
+LARGEST_UNIT = 1e12
+"""Weight of the newest round at which all weights are scaled down."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WidthPrior:
@@ -101,35 +104,55 @@ class AcceptanceCurve:
     """
 
     def __init__(self, positions: int, half_life: float, prior: Sequence[float] = ()) -> None:
-        self._keep = 0.5 ** (1 / half_life)
+        self._grow = 2.0 ** (1 / half_life)
         self._prior = tuple(prior[:positions])
-        self.tested = [0.0] * positions
-        self.accepted = [0.0] * positions
+        self.load([0.0] * positions, [0.0] * positions)
+
+    def load(self, tested: Sequence[float], accepted: Sequence[float]) -> None:
+        """Take over counts by position."""
+        # The newest round counts `_unit`: that grows, so that the older ones need no update.
+        self._unit = 1.0
+        self._tested, self._accepted = list(tested), list(accepted)
+
+    @property
+    def tested(self) -> list[float]:
+        """Rounds that reached each position, the newest one counted as 1."""
+        return [value / self._unit for value in self._tested]
+
+    @property
+    def accepted(self) -> list[float]:
+        """Those of them in which its draft was accepted."""
+        return [value / self._unit for value in self._accepted]
 
     def observe(self, width: int, emitted: int) -> None:
         """Take one round in: ``emitted`` tokens of a block of ``width``."""
-        self.fade(self._keep)
-        for at in range(min(emitted, width - 1)):
-            self.tested[at] += 1.0
-            self.accepted[at] += emitted > at + 1
-
-    def fade(self, factor: float) -> None:
-        """Let everything known count ``factor`` times as much."""
-        self.tested = [value * factor for value in self.tested]
-        self.accepted = [value * factor for value in self.accepted]
+        self._unit = unit = self._unit * self._grow
+        tested, accepted = self._tested, self._accepted
+        for at in range(emitted - 1):
+            tested[at] += unit
+            accepted[at] += unit
+        if emitted < width:
+            tested[emitted - 1] += unit
+        if unit > LARGEST_UNIT:
+            self.load(self.tested, self.accepted)
 
     def age(self, rounds: float) -> None:
         """Let everything known count as at most so many rounds: it is of another time."""
-        if self.tested and self.tested[0] > rounds:
-            self.fade(rounds / self.tested[0])
+        tested = self.tested
+        if tested and tested[0] > rounds:
+            factor = rounds / tested[0]
+            self.load(
+                [value * factor for value in tested], [value * factor for value in self.accepted]
+            )
 
     def acceptance(self) -> list[float]:
         """Acceptance by position; one without rounds takes that of the one before."""
         found = []
         guess = PRIOR_ACCEPTANCE
-        for at, (tested, accepted) in enumerate(zip(self.tested, self.accepted, strict=True)):
+        worth = PRIOR_ROUNDS * self._unit
+        for at, (tested, accepted) in enumerate(zip(self._tested, self._accepted, strict=True)):
             if at < len(self._prior):
                 guess = self._prior[at]
-            guess = (accepted + PRIOR_ROUNDS * guess) / (tested + PRIOR_ROUNDS)
+            guess = (accepted + worth * guess) / (tested + worth)
             found.append(guess)
         return found

@@ -43,6 +43,12 @@ luck alone about once in 50,000 rounds; a collapse gets there in some 6."""
 SURPRISE_ROUNDS = 4.0
 """What acceptance from before such a change still counts."""
 
+REFRESH = 4
+"""Rounds after which acceptance is worked out anew: sooner it costs more than it tells."""
+
+_COST_KEEP = 0.5 ** (1 / COST_HALF_LIFE)
+_SPEED_STEP = 1 - 0.5 ** (1 / SPEED_HALF_LIFE)
+
 FEW = 4.0
 """Rounds up to which the past of a width may turn out to have been the outlier."""
 
@@ -67,7 +73,7 @@ class _Arm:
             ratio = CLIP * self.cost
         elif ratio * CLIP < self.cost and self.weight < FEW:
             self.weight = 0.0
-        past = self.weight * 0.5 ** (1 / COST_HALF_LIFE)
+        past = self.weight * _COST_KEEP
         self.weight = past + 1.0
         self.cost = (self.cost * past + ratio) / self.weight
         self.emitted = (self.emitted * past + emitted) / self.weight
@@ -95,8 +101,14 @@ class WidthRates:
         self._prior = prior
         self._sequential = sequential
         self._curve = AcceptanceCurve(widths[-1] - 1, ACCEPTANCE_HALF_LIFE, prior.acceptance)
-        self._acceptance: list[float] | None = None
         self._off = 0.0
+        self._forget()
+
+    def _forget(self) -> None:
+        """What follows from the acceptance is worked out anew when it is asked for."""
+        self._acceptance: list[float] | None = None
+        self._moments: dict[int, tuple[float, float]] = {}
+        self._fresh = 0
 
     def observe(self, width: int, emitted: int, seconds: float) -> bool:
         """Take one round in; return whether it counts.
@@ -115,17 +127,18 @@ class WidthRates:
         if width > 1:
             self._compare(width, emitted)
             self._curve.observe(width, emitted)
-            self._acceptance = None
+            self._fresh += 1
+            if self._fresh >= REFRESH:
+                self._forget()
         self.speed = self.speed or seconds
         ratio = arm.observe(seconds / self.speed, emitted)
         if arm.weight > 1:  # the first of a width says nothing about the common factor
-            step = 1 - 0.5 ** (1 / SPEED_HALF_LIFE)
-            self.speed *= 1 + step * (ratio / arm.cost - 1)
+            self.speed *= 1 + _SPEED_STEP * (ratio / arm.cost - 1)
         return True
 
     def _compare(self, width: int, emitted: int) -> None:
         """Notice a change of the text long before the average has followed it."""
-        mean, deviation = emitted_moments(self.acceptance(), width)
+        mean, deviation = self.moments(width)
         off = (emitted - mean) / max(deviation, 0.1)
         self._off += SURPRISE_STEP * (off - self._off)
         if abs(self._off) > SURPRISE:
@@ -150,7 +163,14 @@ class WidthRates:
         arm = self._arms[width]
         if width == 1 or (not self._sequential and arm.weight):
             return max(arm.emitted, 1.0)
-        return emitted_moments(self.acceptance(), width)[0]
+        return self.moments(width)[0]
+
+    def moments(self, width: int) -> tuple[float, float]:
+        """Tokens per round by the acceptance of all rounds, and their deviation."""
+        found = self._moments.get(width)
+        if found is None:
+            found = self._moments[width] = emitted_moments(self.acceptance(), width)
+        return found
 
     def acceptance(self) -> list[float]:
         """Acceptance by draft position, given that all before it were accepted."""
@@ -161,7 +181,7 @@ class WidthRates:
     def distrust_acceptance(self, rounds: float) -> None:
         """Let what is known of acceptance count as few rounds: it is of another text."""
         self._curve.age(rounds)
-        self._acceptance = None
+        self._forget()
 
     def _cost(self, width: int) -> float:
         """Relative cost: measured, else by the fit or the prior; 0 where there is none."""
@@ -237,8 +257,9 @@ class WidthRates:
         ):
             raise LoadError(f"{fields.where}: accepted does not fit tested")
         fields.close()
-        self._arms, self.speed, self._acceptance = arms, speed, None
-        self._curve.tested, self._curve.accepted = tested, accepted
+        self._arms, self.speed = arms, speed
+        self._curve.load(tested, accepted)
+        self._forget()
 
 
 def _numbers(fields: Fields, name: str) -> list[float]:

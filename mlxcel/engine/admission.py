@@ -8,6 +8,7 @@ from dataclasses import replace
 from mlxcel.config import Settings
 from mlxcel.decide.rows import widest
 from mlxcel.engine.drafters import Drafter
+from mlxcel.engine.governor import Governor
 from mlxcel.engine.scheduler import Scheduler
 from mlxcel.engine.sequence import RequestState
 from mlxcel.errors import ExactnessError, RequestError
@@ -20,6 +21,7 @@ __all__ = [
     "new_state",
     "park",
     "report_burst",
+    "steer",
     "validate",
 ]
 
@@ -166,6 +168,7 @@ def govern(state: RequestState, scheduler: Scheduler) -> None:
                 f"speculation at width {decision.width} is not exact here: {veto}; ask with "
                 "speculation auto or off", param="speculation",
             )  # fmt: skip
+        steer(state, governor)
         return
     ruling = scheduler.mtp_b1_should_run(decision.width)
     state.decision = replace(
@@ -179,11 +182,31 @@ def govern(state: RequestState, scheduler: Scheduler) -> None:
         timed = governor.probe_rounds(decision.width, state.params.max_tokens - 1)
         # The first and the last of a pipelined series have no time of their own.
         state.probes_asked = state.probes_left = timed + 2 if timed else 0
+        steer(state, governor)
+
+
+def steer(state: RequestState, governor: Governor) -> None:
+    """Leave the width of each round to the controller, unless the request named one.
+
+    Only where the policy let the burst run may it be parked: neither the request that insists
+    nor the operator's override nor a gate without the policy has left that open.
+    """
+    decision = state.decision
+    if state.request.width is not None:
+        return
+    steering = governor.steering(decision.width, decision.source)
+    if steering is not None:
+        state.meter.controller = steering.controller
+        state.least = 1 if decision.source == "policy" else 2
+        state.decision = replace(decision, steered=True)
 
 
 def report_burst(state: RequestState, scheduler: Scheduler) -> None:
     """Tell the policy what a request measured, if it was the policy's to decide."""
-    if scheduler.governor is None or state.decision.source not in ("policy", "gate"):
+    if scheduler.governor is None:
+        return
+    scheduler.governor.save()
+    if state.decision.source not in ("policy", "gate"):
         return
     sample = state.meter.sample()
     if sample.rounds or sample.probe_rounds:
@@ -193,6 +216,7 @@ def report_burst(state: RequestState, scheduler: Scheduler) -> None:
 def park(scheduler: Scheduler, reason: str) -> None:
     """Let every unfinished request go on without the drafter."""
     for slot, state in scheduler.running.items():
+        state.meter.controller = None
         state.decision = replace(state.decision, width=1, source="engine", reason=reason)
         scheduler.table.set_width(slot, 1)
         state.width_set, state.probes_left = 1, 0

@@ -60,6 +60,7 @@ class Drafter(Protocol):
     kind: str
     on_host: bool
     fingerprint: str  # of everything that changes what it proposes, for the policy's verdicts
+    sequential: bool  # whether acceptance by position is the same for every block width
 
     def prepare(self, prompt: Sequence[int], chunk: int, speculate: bool) -> Preparation:
         """Begin with a prompt; ``speculate`` is false for a row that only keeps its place."""
@@ -101,6 +102,7 @@ class HostDrafter:
 
     kind = "host"
     on_host = True
+    sequential = True
     nbytes = 0
     fingerprint = "host"
 
@@ -195,6 +197,7 @@ class DeviceDrafter:
     """Base of drafters that live on the device, row by row beside the batch."""
 
     on_host = False
+    sequential = True
     fingerprint = "device"
 
     def observe(self, slots: Sequence[int], counts: Sequence[int], tokens: Tokens) -> None:
@@ -227,6 +230,7 @@ class ModelDrafter(DeviceDrafter):
         self.kind = kind
         self.fingerprint = fingerprint
         self._model = model
+        self._speculating: set[int] = set()
 
     @property
     def nbytes(self) -> int:
@@ -235,7 +239,8 @@ class ModelDrafter(DeviceDrafter):
 
     def prepare(self, prompt: Sequence[int], chunk: int, speculate: bool) -> Preparation:
         """See `Drafter`; a row that only keeps its place reads one token."""
-        return _OwnPrefill(self._model.prefill(prompt if speculate else prompt[-1:], chunk))
+        prefill = self._model.prefill(prompt if speculate else prompt[-1:], chunk)
+        return _OwnPrefill(prefill, speculate)
 
     def join(
         self, slot: int, prompt: Sequence[int], first: int, preparation: Preparation
@@ -243,14 +248,22 @@ class ModelDrafter(DeviceDrafter):
         """See `Drafter`."""
         assert isinstance(preparation, _OwnPrefill)
         self._model.join(preparation.prefill)
+        if preparation.speculate:
+            self._speculating.add(slot)
 
     def keep(self, rows: Sequence[int]) -> None:
         """See `Drafter`."""
         self._model.keep(rows)
 
+    def leave(self, slot: int) -> None:
+        """See `Drafter`."""
+        self._speculating.discard(slot)
+
     def draft(self, batch: Batch, plan: Plan) -> Draft:
         """See `Drafter`."""
         if plan.width == 1:
+            if self._speculating.intersection(plan.slots):
+                self._model.skip(batch, bound=plan.bound)
             return Draft(None, plan.widths)
         tokens = self._model.draft(batch, plan.width, bound=plan.bound, exact=plan.exact)
         return Draft(self.alter(tokens, batch), plan.widths)
@@ -263,8 +276,8 @@ class ModelDrafter(DeviceDrafter):
 class _OwnPrefill:
     """A draft model reads the prompt by itself."""
 
-    def __init__(self, prefill: Prefill) -> None:
-        self.prefill = prefill
+    def __init__(self, prefill: Prefill, speculate: bool) -> None:
+        self.prefill, self.speculate = prefill, speculate
 
     @property
     def complete(self) -> bool:

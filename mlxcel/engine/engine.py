@@ -133,6 +133,11 @@ class Engine:
         """Whether `step` has anything left to do."""
         return self.scheduler.busy or bool(self._in_flight or self._chunks)
 
+    def rest(self, interrupted: Callable[[], bool]) -> bool:
+        """While not `busy`: find out one more width; whether more is left (`Governor.rest`)."""
+        governor = self.scheduler.governor
+        return governor is not None and not self._broken and governor.rest(interrupted)
+
     @property
     def cache_bytes(self) -> int:
         """Bytes of key/value buffers and of the drafter's own state."""

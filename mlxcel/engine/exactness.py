@@ -31,7 +31,9 @@ from mlxcel.runtime.loader import LoadedModel
 __all__ = [
     "PROBE_VERSION",
     "TARGET_NAME",
+    "ProbeInterrupted",
     "exactness_of",
+    "kept_exactness",
     "probe_exactness",
     "probe_key",
     "store_of",
@@ -57,6 +59,10 @@ LONGEST = 8192
 _ROUNDING = 64  # machine epsilons that a layer's output may differ by
 
 
+class ProbeInterrupted(Exception):
+    """A probe has made room for other work; nothing is known and nothing was kept."""
+
+
 def exactness_of(
     model: LoadedModel,
     width: int,
@@ -66,6 +72,7 @@ def exactness_of(
     host: Host | None = None,
     refresh: bool = False,
     clock: Clock = time.perf_counter,
+    interrupted: Callable[[], bool] = bool,
 ) -> ExactnessRecord:
     """What is known of a target's exactness at a width on this host; probed if nothing is.
 
@@ -83,8 +90,8 @@ def exactness_of(
         This host; described by default.
     refresh : bool
         Probe again, whatever is kept.
-    clock : callable
-        Seconds.
+    clock, interrupted : callable
+        Seconds; whether the probe must make room, asked between comparisons.
 
     Returns
     -------
@@ -96,6 +103,8 @@ def exactness_of(
     ------
     ConfigError
         The width is out of bounds.
+    ProbeInterrupted
+        ``interrupted`` said so.
 
     Notes
     -----
@@ -110,12 +119,20 @@ def exactness_of(
     kept = None if refresh else _kept(store, key)
     if kept is not None:
         return kept
-    record = _run(model.target, width, settings, rule, clock)
+    record = _run(model, width, settings, rule, clock, interrupted)
     name, level = model.checkpoint.name, record.level
     log.info("exactness of %s at width %d: %s, %s", name, width, level, record.reason)
     if record.level != "unprobed":
         store.write(key, record.to_dict() | {TARGET_NAME: name})
     return record
+
+
+def kept_exactness(
+    model: LoadedModel, width: int, settings: Settings, *, rule: RowRule, host: Host
+) -> ExactnessRecord | None:
+    """What was found earlier, ``None`` if nothing was; see `exactness_of`. Probes nothing."""
+    key = probe_key(model, width, settings, rule=rule, host=host)
+    return _kept(store_of(settings.cache_dir), key)
 
 
 def _check_width(width: int, settings: Settings) -> None:
@@ -125,10 +142,17 @@ def _check_width(width: int, settings: Settings) -> None:
 
 
 def _run(
-    target: Target, width: int, settings: Settings, rule: RowRule, clock: Clock
+    model: LoadedModel,
+    width: int,
+    settings: Settings,
+    rule: RowRule,
+    clock: Clock,
+    interrupted: Callable[[], bool],
 ) -> ExactnessRecord:
     try:
-        return probe_exactness(target, width, settings, rule=rule, clock=clock)
+        return probe_exactness(
+            model.target, width, settings, rule=rule, clock=clock, interrupted=interrupted
+        )
     except (RuntimeError, ValueError, MemoryError, TypeError, AssertionError) as error:
         log.warning("the exactness probe failed: %s", error)
         return unprobed(width, f"the probe failed: {error}")
@@ -177,6 +201,7 @@ def probe_exactness(
     *,
     rule: RowRule | None = None,
     clock: Clock = time.perf_counter,
+    interrupted: Callable[[], bool] = bool,
 ) -> ExactnessRecord:
     """Run the probe; nothing is read from or written to the cache folder.
 
@@ -192,11 +217,15 @@ def probe_exactness(
         How passes are padded; by default as the settings alone say.
     clock : callable
         Seconds.
+    interrupted : callable
+        As for `exactness_of`.
     """
     began = clock()
     probe = _Probe(target, width, settings, rule or rule_of(settings))
     draws: list[Draw] = []
     for run in probe.plan():
+        if interrupted():
+            raise ProbeInterrupted
         found = [pair.draw() for pair in run()]
         draws += found
         if any(draw.level == "divergent" for draw in found):

@@ -1,5 +1,7 @@
 """Who decides about bursts of one row: exactness, the policy and the gate, joined.
 
+How wide the rounds of a burst are is another question, see `mlxcel.engine.steering`.
+
 Everything is found out when it is first needed: an engine that is only asked for classic
 decode times no kernel and probes nothing.
 """
@@ -16,16 +18,18 @@ from typing import Any
 from mlxcel.config import Settings
 from mlxcel.decide.chips import Chip
 from mlxcel.decide.estimate import BurstSample
-from mlxcel.decide.exactness import VetoState, unprobed, veto_of
 from mlxcel.decide.gate import GateDecision, mtp_b1_decision
 from mlxcel.decide.policy import MtpPolicy, PolicyState
 from mlxcel.decide.records import ROUND_LOOP_VERSION
-from mlxcel.decide.rows import RowRule, rule_of
+from mlxcel.decide.rows import RowRule, rule_of, widest
 from mlxcel.decide.verdict import PairingNames, VerdictKey
-from mlxcel.engine.exactness import exactness_of
+from mlxcel.engine.drafters import Drafter
+from mlxcel.engine.exactness import ProbeInterrupted
 from mlxcel.engine.host_chip import this_chip
 from mlxcel.engine.served_form import kernel_verdict, served_verdict
+from mlxcel.engine.steering import FOLDER, Steering
 from mlxcel.engine.verdict_store import VerdictStore
+from mlxcel.engine.vetoes import Interrupted, Known, Probe, Vetoes, probes_of
 from mlxcel.errors import LoadError
 from mlxcel.hardware.host import Host, describe
 from mlxcel.hardware.profile_store import digest, host_facts
@@ -82,11 +86,15 @@ class Governor:
     facts : callable
         Finds out what the host is; called once, when first needed.
     probe : callable
-        Exactness at a width: probed, or remembered.
+        Exactness at a width: probed, or remembered; see `Vetoes`.
     store : VerdictStore
         Where verdicts are kept.
     settings : Settings
-        Whether the policy is on.
+        Whether policy and width controller are on.
+    known : callable, optional
+        Exactness at a width where it is remembered, else ``None``; see `Vetoes`.
+    sequential, serial : bool
+        Of the drafter and its rounds, see `Steering`.
     clock : callable
         Seconds since 1970: verdicts outlive the process.
 
@@ -98,16 +106,22 @@ class Governor:
     def __init__(
         self,
         facts: Callable[[], Facts],
-        probe: Callable[[int], VetoState],
+        probe: Probe,
         store: VerdictStore,
         settings: Settings,
         *,
+        known: Known = lambda width: None,
+        sequential: bool = True,
+        serial: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._facts = functools.cache(facts)
-        self._probe = functools.cache(probe)
+        self._vetoes = Vetoes(probe, known)
         self._store = store
+        self._settings = settings
         self._adaptive = settings.mtp_adaptive
+        self._rounds = {"sequential": sequential, "serial": serial}
+        self._steering: Steering | None = None
         self._clock = clock
         self._policies: dict[int, MtpPolicy] = {}
 
@@ -124,10 +138,63 @@ class Governor:
 
     def veto(self, width: int) -> str:
         """Why exactness forbids bursts of a width; empty if it does not. Probes if need be."""
-        reason = self._probe(width).reason
+        reason = self._vetoes.of(width).reason
         if self._adaptive:
             self.policy(width).veto = reason
+        if self._steering is not None:
+            self._steering.judged(width, reason)
         return reason
+
+    def steering(self, width: int, source: str) -> Steering | None:
+        """What chooses the widths inside a burst that was decided on.
+
+        Parameters
+        ----------
+        width : int
+            The pairing's width, found exact.
+        source : str
+            Who let the burst run; see `Ruling`.
+
+        Returns
+        -------
+        Steering or None
+            ``None`` where the given width runs: by the settings, or because the policy
+            measures it.
+        """
+        if self._settings.mtp_block_controller != "throughput":
+            return None
+        if source == "policy" and self.policy(width).state is PolicyState.PROFILING:
+            return None
+        if self._steering is None:
+            self._steering = Steering(
+                width, self._facts().key(widest(self._settings)),
+                self._store.beside(FOLDER), self._vetoes.remembered,
+                **self._rounds,
+            )  # fmt: skip
+        return self._steering
+
+    def rest(self, interrupted: Interrupted) -> bool:
+        """Use a time without requests: find out whether one more width is exact.
+
+        Parameters
+        ----------
+        interrupted : callable
+            Whether there is other work by now; the probe then ends without a result.
+
+        Returns
+        -------
+        bool
+            Whether there is more to find out.
+        """
+        steering = self._steering
+        width = None if steering is None else steering.wanted()
+        if width is None or steering is None:
+            return False
+        try:
+            steering.judged(width, self._vetoes.at_rest(width, interrupted).reason)
+        except ProbeInterrupted:
+            return True
+        return steering.wanted() is not None
 
     def _preference(self, width: int) -> Ruling:
         static = self._facts().static
@@ -169,34 +236,43 @@ class Governor:
             open_ = policy.verdict is not None and policy.verdict.zone == "unmeasured"
             self._store.write(policy.key, None if open_ else policy.to_json())
 
+    def save(self) -> None:
+        """Keep what the width controller has learnt."""
+        if self._steering is not None:
+            self._steering.save()
+
     def snapshot(self) -> list[dict[str, Any]]:
-        """State of every width that has been asked about; see `MtpPolicy.snapshot`."""
+        """State of every width that has been asked about; see `MtpPolicy.snapshot`.
+
+        Each has the width controller's under ``controller``, ``None`` while it is not used.
+        """
         now = self._clock()
-        return [self._policies[width].snapshot(now) for width in sorted(self._policies)]
+        steering = None if self._steering is None else self._steering.snapshot()
+        found = [self._policies[width].snapshot(now) for width in sorted(self._policies)]
+        if not found and steering is not None:
+            found = [{"state": "static", "run": True, "width": self._settings.default_width}]
+        return [each | {"controller": steering} for each in found]
 
     @classmethod
     def of(
         cls,
         model: LoadedModel,
-        drafter_id: str,
+        drafter: Drafter,
         settings: Settings,
         rule: Callable[[], RowRule],
         *,
         drafter_name: str | None = None,
     ) -> Governor:
         """The governor of a pairing on this host; ``rule`` as for the engine."""
-        required = settings.mtp_exactness
-
-        def probe(width: int) -> VetoState:
-            if required == "off":
-                return veto_of(unprobed(width, "MLXCEL_MTP_EXACTNESS=off"), required)
-            return veto_of(exactness_of(model, width, settings, rule=rule()), required)
-
+        probe, known = probes_of(model, settings, rule)
         return cls(
-            lambda: facts_of(model, drafter_id, settings, drafter_name=drafter_name),
+            lambda: facts_of(model, drafter.fingerprint, settings, drafter_name=drafter_name),
             probe,
             VerdictStore(settings.cache_dir),
             settings,
+            known=known,
+            sequential=drafter.sequential,
+            serial=drafter.on_host,
         )
 
 

@@ -62,8 +62,7 @@ def build_engine(
     rule = functools.cache(lambda: pass_rule(model, settings))
     governor = None
     if made is not None:
-        name = _short(drafter)
-        governor = Governor.of(model, made.fingerprint, settings, rule, drafter_name=name)
+        governor = Governor.of(model, made, settings, rule, drafter_name=_short(drafter))
     return Engine(model, made, settings, governor=governor, rule=rule)
 
 

@@ -47,7 +47,7 @@ def spec_stats(
     Parameters
     ----------
     state : RequestState
-        The request; its tokens have been emitted.
+        Its tokens have been emitted.
     table : SlotTable or None
         Holds its counters, unless it never ran.
     now : float
@@ -55,11 +55,10 @@ def spec_stats(
     last : Settled, optional
         The round that ended it.
     taken : int
-        Tokens of that round in the output. Fewer than were settled if a stop text cut it:
-        what came after the cut is taken out of the counters.
+        Tokens of that round in the output; a stop text may have cut it. What came after the
+        cut is taken out of the counters.
     """
-    decision, began = state.decision, state.first_token_at
-    reason = decision.reason
+    decision, began, reason = state.decision, state.first_token_at, state.decision.reason
     prefill = max(began - state.prefill_began, 0.0) if began else 0.0
     decode = max(now - began, 0.0) if began else 0.0
     base = SpecStats(
@@ -78,7 +77,7 @@ def spec_stats(
     if last is not None and taken < last.count:
         _take_back(proposed, taken, min(last.width - 1, last.count))
         _take_back(accepted, taken, min(last.accepted, last.count))
-    deepest = max((at + 1 for at, count in enumerate(proposed) if count), default=0)
+    deepest = max((at for at, count in enumerate(proposed, 1) if count), default=0)
     if decision.run and not deepest:
         reason = _why_classic(state, counters["rounds"])
     return replace(
@@ -93,12 +92,15 @@ def spec_stats(
         accepted_by_position=tuple(accepted[:deepest]),
         width_min=counters["width_min"],
         width_max=counters["width_max"],
+        widths=tuple(sorted(state.widths.items())),
     )
 
 
 def _why_classic(state: RequestState, rounds: int) -> str:
     if rounds and state.probes_asked >= rounds:
         return "all its rounds were classic steps, timed for the policy"
+    if state.controller is not None and state.controller.holder == 1:
+        return "parked: classic decode gave the most tokens per second"
     return "the drafter had nothing to propose"
 
 

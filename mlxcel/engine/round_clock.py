@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mlxcel._fast import FINISH_STOP
 from mlxcel.engine.plan import Plan
 from mlxcel.engine.scheduler import Settled
 
@@ -15,7 +16,9 @@ class RoundClock:
 
     A round's time is that from the end of the round before to its own end. Where rounds are
     pipelined the next one is in flight by then, and on some backends its work falls into this
-    time: only between equals does the time belong to the round.
+    time (on MLX's CPU backend all of it): only before its like does the time belong to the round.
+    What came before it does not matter. So a width that is tried runs in short series, of which
+    all rounds but the last are timed; see ``docs/decisions/0008-width-controller.md``.
 
     Parameters
     ----------
@@ -55,4 +58,6 @@ class RoundClock:
         before, self._last = self._last, self._clock()
         own = serial if after is None else after.widths == plan.widths
         if before is not None and own and len(plan.slots) == 1 and rows:
-            rows[0].state.meter.add(plan.widths[0], rows[0].count, self._last - before)
+            row, seconds = rows[0], self._last - before
+            cut = row.finish == FINISH_STOP
+            row.state.meter.add(plan.widths[0], row.count, seconds, cut=cut)

@@ -114,7 +114,7 @@ class Scheduler:
 
     def plan(self, before: Plan | None) -> Plan | None:
         """Plan the next round; ``before`` is the round in flight, if any."""
-        self._set_widths()
+        self._set_widths(0 if before is None else 1)
         number = self.table.plan_round(self.max_width)
         if number < 0:
             return None
@@ -125,10 +125,11 @@ class Scheduler:
         exact = self.table.upper_length(slots[0]) - widths[0] if known else None
         return Plan(number, slots, widths, self._bound(slots, widths), exact)
 
-    def _set_widths(self) -> None:
-        """Rounds that the policy wants without drafter have width 1."""
+    def _set_widths(self, in_flight: int) -> None:
+        """Tell the slot table what changes: classic steps for the policy, chosen widths."""
+        alone, quiet = len(self.running) == 1, self.prefilling is None
         for slot, state in self.running.items():
-            width = 1 if state.probes_left else state.decision.width
+            width = state.next_width(in_flight, alone=alone, quiet=quiet)
             if width != state.width_set:
                 self.table.set_width(slot, width)
                 state.width_set = width
@@ -169,6 +170,9 @@ class Scheduler:
     def settle(self, plan: Plan, packed: Tokens) -> list[Settled]:
         """Book a round that has been read; return the rows that are still running."""
         states = [self.running.get(slot) for slot in plan.slots]
+        for state, width in zip(states, plan.widths, strict=True):
+            if state is not None:
+                state.widths[width] = state.widths.get(width, 0) + 1
         self.table.settle(plan.number, packed)
         table = self.table
         rows = zip(

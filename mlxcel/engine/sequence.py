@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlxcel.decide.stops import StopMatcher
+from mlxcel.decide.width import WidthController
 from mlxcel.engine.meter import BurstMeter
 from mlxcel.types import (
     Chunk,
@@ -57,11 +58,40 @@ class RequestState:
     probes_asked: int = 0  # rounds without drafter that the policy wants
     probes_left: int = 0  # how many of them are still to be planned
     width_set: int = 0  # in the slot table
+    least: int = 1  # smallest width that the controller may choose
+    widths: dict[int, int] = field(default_factory=dict)  # settled rounds by width
 
     def __post_init__(self) -> None:
         self.meter = BurstMeter(self.decision.width)
         self._matcher = StopMatcher(self.params.stop)
         self._text: list[str] = []
+
+    @property
+    def controller(self) -> WidthController | None:
+        """What chooses the widths of this request's rounds; ``None``: they are as given."""
+        return self.meter.controller
+
+    def next_width(self, in_flight: int, *, alone: bool, quiet: bool) -> int:
+        """Width of the next round.
+
+        Parameters
+        ----------
+        in_flight : int
+            Rounds of this request that have not been read.
+        alone : bool
+            Whether no other row runs; the controller knows single rows only.
+        quiet : bool
+            Whether the round will have a time of its own, so that a width may be tried.
+        """
+        if self.probes_left:
+            return 1
+        controller = self.meter.controller
+        if controller is None or not alone:
+            return self.decision.width
+        # Each round in flight emits one token at least.
+        left = max(self.params.max_tokens - len(self.token_ids) - in_flight, 1)
+        choose = controller.choose if quiet else controller.held
+        return choose(left, self.least)
 
     def emit(
         self,

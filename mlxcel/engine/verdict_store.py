@@ -21,15 +21,21 @@ class VerdictStore:
     Parameters
     ----------
     cache_dir : Path
-        The user's cache folder; verdicts lie under ``mtp-policy/``.
+        The user's cache folder.
+    folder : str
+        Folder in it: ``mtp-policy`` for verdicts, another for what has the same keys.
 
     Notes
     -----
     A folder that cannot be read or written costs a warning: the verdict then stays in memory.
     """
 
-    def __init__(self, cache_dir: Path) -> None:
-        self.folder = cache_dir / FOLDER
+    def __init__(self, cache_dir: Path, folder: str = FOLDER) -> None:
+        self.folder = cache_dir / folder
+
+    def beside(self, folder: str) -> VerdictStore:
+        """The store in another folder of the same cache folder."""
+        return VerdictStore(self.folder.parent, folder)
 
     def path(self, key: VerdictKey) -> Path:
         """File of a key."""
@@ -43,7 +49,7 @@ class VerdictStore:
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:
-            log.warning("%s cannot be read (%s): profiling again", path, error)
+            log.warning("%s cannot be read (%s): measuring again", path, error)
             return None
 
     def write(self, key: VerdictKey, text: str | None) -> None:
@@ -55,4 +61,4 @@ class VerdictStore:
             else:
                 replace_text(path, text)
         except OSError as error:
-            log.warning("%s cannot be written (%s): the verdict stays in memory", path, error)
+            log.warning("%s cannot be written (%s): it stays in memory", path, error)

@@ -23,6 +23,9 @@ __all__ = ["EngineThread", "Ticket"]
 
 log = logging.getLogger(__name__)
 
+REST_SECONDS = 1.0
+"""Time without requests after which the engine may use it: a chat's next turn comes later."""
+
 T = TypeVar("T")
 Command = Callable[[], None]
 
@@ -151,7 +154,7 @@ class EngineThread:
     def _serve(self, engine: Engine) -> bool:
         """Take commands, then one step; return whether to go on."""
         while not (self._commands.empty() and engine.busy):
-            command = self._commands.get()
+            command = self._next_command(engine)
             if command is None:
                 return False
             command()
@@ -162,6 +165,16 @@ class EngineThread:
             if engine.busy:
                 self._deliver(engine.step())
         return True
+
+    def _next_command(self, engine: Engine) -> Command | None:
+        """Wait for a command; the engine has its own use for a longer wait."""
+        resting = not engine.busy
+        while resting:
+            with suppress(queue.Empty):
+                return self._commands.get(timeout=REST_SECONDS)
+            while resting and self._commands.empty():
+                resting = engine.rest(lambda: not self._commands.empty())
+        return self._commands.get()
 
     def _deliver(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:

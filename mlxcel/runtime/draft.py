@@ -4,6 +4,9 @@ The draft model's caches follow the target's lengths. Its first step feeds two t
 last one in the target's caches again and the bonus token: after a round in which every
 draft was accepted the draft model has never seen the last of them, and writing a position
 again with the same token changes nothing, so all rows take the same path.
+
+Rounds without drafts (classic steps of a burst) are not read one by one: their tokens wait
+on the device and are fed with the next draft, else the cache would have holes.
 """
 
 from __future__ import annotations
@@ -41,6 +44,9 @@ class DraftModel:
     def clear(self) -> None:
         """Drop all rows."""
         self.caches = new_caches(self.model, slack=self.slack, length_step=self.length_step)
+        self._unread: list[mx.array] = []  # tokens of each row, oldest first, then the bonus
+        self._unread_bound = 0
+        self._unread_start = mx.zeros((0,), mx.int32)
 
     def prefill(self, prompt: Sequence[int], chunk: int) -> Prefill:
         """Begin to read a prompt."""
@@ -50,14 +56,41 @@ class DraftModel:
 
     def join(self, prefill: Prefill) -> None:
         """Add a row below the others."""
+        self._read()
         self.caches.append(prefill.caches)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
         if rows:
+            self._read()
             self.caches.gather(rows)
         else:
             self.clear()
+
+    def skip(self, batch: Batch, *, bound: int) -> None:
+        """A round without drafts is about to be verified.
+
+        Parameters
+        ----------
+        batch : Batch
+            The target's rows, before the verify pass.
+        bound : int
+            As for `Batch.frame`.
+        """
+        if len(self._unread) + 2 > self.slack:
+            self._read()
+        if not self._unread:
+            self._unread, self._unread_start = [batch.previous], batch.lengths - 1
+        self._unread.append(batch.bonus)
+        self._unread_bound = bound
+
+    def _read(self) -> None:
+        """Feed what is unread by itself."""
+        if self._unread:
+            tokens = mx.stack(self._unread, axis=1)
+            self.caches.frame = Frame(self._unread_start, tokens.shape[1], self._unread_bound)
+            self.model.hidden(tokens, self.caches.layers)
+            self._unread = []
 
     def draft(self, batch: Batch, width: int, *, bound: int, exact: int | None) -> mx.array:
         """Propose ``width - 1`` tokens for every row.
@@ -76,8 +109,10 @@ class DraftModel:
         mx.array
             uint32 ``(rows, width - 1)``, not evaluated.
         """
-        tokens = mx.stack([batch.previous, batch.bonus], axis=1)
-        start = batch.lengths - 1
+        before = self._unread or [batch.previous]
+        tokens = mx.stack([*before, batch.bonus], axis=1)
+        start = batch.lengths - len(before)
+        self._unread = []
         block = batch.bonus[:, None]
         for step in range(width - 1):
             fed = int(tokens.shape[1])

@@ -15,6 +15,7 @@ from mlxcel.config import Settings
 from mlxcel.decide.estimate import Estimate
 from mlxcel.decide.exactness import ExactnessRecord
 from mlxcel.decide.records import ROUND_LOOP_VERSION
+from mlxcel.decide.rows import RowRule
 from mlxcel.decide.verdict import PairingNames, Verdict, VerdictKey, zone_of
 from mlxcel.engine.exactness import TARGET_NAME, probe_key
 from mlxcel.engine.exactness import store_of as exactness_store
@@ -56,7 +57,7 @@ def probe(cache, level="divergent", width=4, host=HOST):
         first_draw="a" if level == "divergent" else "",
     )  # fmt: skip
     model = tiny.loaded(tiny.llama_model())  # fingerprint 0, dense float32
-    key = probe_key(model, width, Settings(), numerics="fast", host=host)
+    key = probe_key(model, width, Settings(), rule=RowRule(), host=host)
     return exactness_store(cache).write(key, record.to_dict() | {TARGET_NAME: "SmolLM2"})
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import timeit
 
 import pytest
 
-from mlxcel.decide import width as width_module
-from mlxcel.decide.width import (
-    CHALLENGE_ROUNDS,
-    MAX_WAIT,
-    STUCK,
-    WAKE_ROUNDS,
-    WidthController,
-)
+from mlxcel.decide import width_challenge
+from mlxcel.decide.width import MAX_WAIT, WidthController
+from mlxcel.decide.width_challenge import CHALLENGE_ROUNDS, SERIES, STUCK, WAKE_ROUNDS
 from mlxcel.decide.width_model import AcceptanceCurve, WidthPrior, emitted_moments
 from mlxcel.errors import ConfigError, LoadError
 from tests.support.simulated import SimulatedHost, drive
@@ -158,6 +155,96 @@ def test_a_prior_that_lies_is_outvoted():
     assert controller.holder == 1
 
 
+# -- what the engine needs ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_in_series_where_a_round_is_timed_only_before_its_like(name):
+    shares = []
+    for seed in range(4):
+        host = SimulatedHost(**HOSTS[name], jitter=0.05, cold=1.6, seed=seed)
+        controller = WidthController(16, 4, series=SERIES)
+        drive(controller, host, 500, pipelined=True)
+        shares.append(drive(controller, host, 2000, pipelined=True).share)
+        assert controller.snapshot()["lost_share"] < 0.04
+    assert min(shares) > 0.94
+    assert sum(shares) / len(shares) > 0.97
+
+
+def test_a_challenge_runs_in_series():
+    host = SimulatedHost(**HOSTS["M3 Ultra 31B"])
+    widths = drive(WidthController(8, 4, series=SERIES), host, 300, pipelined=True).widths
+    runs = [len(list(group)) for _, group in itertools.groupby(widths)]
+    assert min(runs[:-1]) >= SERIES - 1  # the last one ends with its verdict
+
+
+def test_only_open_widths_are_chosen():
+    host = SimulatedHost(**HOSTS["M3 Ultra 31B"], jitter=0.05)
+    controller = WidthController(8, 4, open=(4,))
+    assert set(drive(controller, host, 500).widths) == {1, 4}
+    controller.allow(8)
+    assert set(drive(controller, host, 500).widths) == {1, 4, 8}
+    controller.exclude(8, "rows differ")
+    assert controller.holder == 4
+    assert 8 not in drive(controller, host, 500).widths
+    found = controller.snapshot()
+    assert (found["open"], found["excluded"]) == ([1, 4], {8: "rows differ"})
+
+
+def test_the_tail_of_a_budget_is_clamped_unless_that_width_is_excluded():
+    controller = WidthController(8, 6, open=(2,))
+    assert [controller.choose(limit) for limit in (7, 5, 3, 2, 1)] == [6, 5, 3, 2, 1]
+    controller.exclude(5, "rows differ")
+    assert [controller.choose(limit) for limit in (7, 5, 3)] == [6, 2, 3]
+
+
+def test_one_who_insists_is_not_parked_and_times_no_classic_steps():
+    host = SimulatedHost(**HOSTS["hopeless"])
+    fresh = WidthController(8, 4)
+    for _ in range(500):
+        width = fresh.choose(100, least=2)
+        assert width >= 2
+        fresh.observe(width, *host.round(width))
+    controller = WidthController(8, 4)
+    drive(controller, host, 500)
+    assert controller.holder == 1
+    assert controller.choose(100, least=2) >= 2
+    assert controller.choose(1, least=2) == 1
+
+
+def test_a_memory_of_a_width_that_is_not_open_holds_another():
+    controller = WidthController(8, 4)
+    drive(controller, SimulatedHost(base=1.0, slope=0.01, acceptance=0.95), 500)
+    assert controller.holder > 5
+    again = WidthController(8, 4, open=(4,))
+    again.restore(controller.to_json("k"), "k")
+    assert again.holder == 4
+
+
+def test_a_challenger_that_is_never_measured_gives_up():
+    controller = WidthController(8, 2)
+    while controller.challenger is None:
+        controller.observe(controller.choose(100), 1, 0.1)
+    for _ in range(3 * STUCK):
+        controller.choose(100)
+    assert controller.challenger is None
+
+
+def test_a_steady_round_costs_little():
+    """About 2 microseconds on the machine it was written on; this only finds a blunder."""
+    host = SimulatedHost(**HOSTS["M3 Ultra 31B"])
+    controller = WidthController(16, 4)
+    drive(controller, host, 3000)
+    width, rounds = controller.holder, 200
+    best = min(
+        timeit.repeat(
+            lambda: controller.observe(controller.choose(100), min(3, width), 0.1),
+            number=rounds, repeat=5,
+        )
+    )  # fmt: skip
+    assert best / rounds < 50e-6
+
+
 # -- the interface ---------------------------------------------------------------------
 
 
@@ -177,14 +264,14 @@ def test_a_challenger_too_wide_for_the_budget_waits_and_then_gives_up():
     controller = WidthController(8, 2)
     while controller.challenger is None or controller.challenger < 3:
         controller.observe(width := controller.choose(100), *host.round(width))
-    for _ in range(STUCK + 1):
+    for _ in range(STUCK + 2):
         assert controller.choose(2) == 2
     assert controller.challenger is None
 
 
 def test_no_challenge_that_may_not_lose_anything(monkeypatch):
-    monkeypatch.setattr(width_module, "PROBE_SHARE", 0.0)
-    monkeypatch.setattr(width_module, "PROBE_ALLOWANCE", 0.0)
+    monkeypatch.setattr(width_challenge, "PROBE_SHARE", 0.0)
+    monkeypatch.setattr(width_challenge, "PROBE_ALLOWANCE", 0.0)
     host = SimulatedHost(**HOSTS["CPU stored"])
     assert set(drive(WidthController(8, 4), host, 500).widths) == {4}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mlxcel.config import Settings
@@ -9,6 +11,7 @@ from mlxcel.engine.engine import Engine
 from mlxcel.engine.scripted import ScriptedDrafter
 from mlxcel.types import Request, SamplingParams
 from tests.support import drafters, tiny
+from tests.support.clockwork import Clockwork, steered_engine
 from tests.support.running import one, run
 
 PROMPT = (3, 9, 20, 7, 11, 3, 9, 20)
@@ -128,6 +131,28 @@ def test_other_families(twins, name, drafter):
     model, classic = twins(name, 80, params)
     engine = Engine(model, drafters.make(drafter, model, SETTINGS), SETTINGS)
     assert one(engine, PROMPT, 5, max_tokens=80, **dict(params)).token_ids == classic.token_ids
+
+
+@pytest.mark.parametrize("penalised", [False, True], ids=["plain", "penalised"])
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
+@pytest.mark.parametrize("drafter", ["lookup", "self", "liar", "mixed", "scripted"])
+def test_widths_that_change_while_it_runs(twins, tmp_path, drafter, temperature, penalised):
+    """The controller on a machine that keeps changing its mind about the best width."""
+    params = params_of(temperature, penalised)
+    model, classic = twins("gemma3", 140, params)
+    settings = replace(SETTINGS, max_width=8, mtp_adaptive=False)
+    if drafter == "scripted":
+        made = ScriptedDrafter({PROMPT: classic.token_ids}, SCRIPTS["scripted"], tiny.VOCAB)
+    else:
+        made = drafters.make(drafter, model, settings)
+    clock = Clockwork(lambda width: 1.0, "queue")
+    engine = steered_engine(model, made, settings, clock, tmp_path)
+    for favourite in (8, 2, 6):
+        clock.cost = lambda width, best=favourite: 1.0 + abs(width - best)
+        twin = one(engine, PROMPT, max_tokens=140, **dict(params))
+        assert twin.token_ids == classic.token_ids, twin.speculation.widths
+    assert twin.decision.steered
+    assert len(set(clock.ran)) >= 3
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3"])

@@ -134,12 +134,14 @@ def drive(
     *,
     request: int = 10**9,
     skip: int = 0,
+    pipelined: bool = False,
 ) -> Run:
     """Let a controller run a host for some rounds, as requests of so many tokens.
 
     ``share`` is the tokens of all rounds after ``skip`` over what the best width that the
     budget allows at each moment would have given in the same seconds, both by expectation,
-    so luck in acceptance does not count. One round is chosen ahead, as in the engine.
+    so luck in acceptance does not count. One round is chosen ahead, as in the engine; with
+    ``pipelined`` a round before one of another width has no time.
     """
     widths: list[int] = []
     got = could = 0.0
@@ -152,7 +154,9 @@ def drive(
         emitted = min(emitted, max(left, 1))
         ahead.append((width, emitted, seconds))
         if len(ahead) > 1:
-            controller.observe(*ahead.pop(0))
+            before = ahead.pop(0)
+            if not pipelined or before[0] == width:
+                controller.observe(*before)
         widths.append(width)
         left -= emitted
         left = request if left <= 0 else left
