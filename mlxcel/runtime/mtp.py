@@ -4,6 +4,9 @@ The head reads pairs of the target's hidden state at position i and the token at
 verify pass makes hidden states for the whole block, and its choices are the tokens after
 them, so the true pairs of every row are the block's first accepted + 1; the rest lies
 beyond the row's new length and is overwritten later. All rows therefore take one pass.
+
+After rounds without drafts (classic steps of a burst) the pairs wait on the device and are read
+together before the next draft: a classic step then costs what it costs without a drafter.
 """
 
 from __future__ import annotations
@@ -83,6 +86,11 @@ class MtpChain:
         """Drop all rows."""
         self.caches = self._new_caches()
         self.state: mx.array | None = None
+        # Hidden states and tokens of classic steps, oldest first, and where they begin.
+        self._unread: list[tuple[mx.array, mx.array]] = []
+        self._unread_start: mx.array | None = None
+        self._unread_bound = 0
+        self._unread_exact: int | None = None
 
     def prefill(self, prompt: Sequence[int], speculate: bool) -> MtpPrefill:
         """Begin with a prompt; without ``speculate`` the row only keeps its place."""
@@ -92,6 +100,7 @@ class MtpChain:
         """Add a row below the others: the pair of its last prompt token and first output."""
         if prefill.last is None:
             raise AssertionError("the prompt has not been read")
+        self._read_waiting()
         place = prefill.length - 1 if prefill.speculate else 0
         token = mx.array([[first]], dtype=mx.uint32)
         state = self.read(prefill.last, token, Frame.exact(place, 1), prefill.caches)
@@ -103,6 +112,7 @@ class MtpChain:
         if not rows or self.state is None:
             self.clear()
             return
+        self._read_waiting()
         self.caches.gather(rows)
         self.state = self.state[mx.array(list(rows), dtype=mx.int32)]
 
@@ -136,6 +146,7 @@ class MtpChain:
 
     def draft(self, batch: Batch, width: int, *, bound: int, exact: int | None) -> mx.array:
         """Propose ``width - 1`` tokens for every row; see `DraftModel.draft`."""
+        self._read_waiting()
         if self.state is None:
             raise AssertionError("no row has joined")
         state, block = self.state, batch.bonus[:, None]
@@ -162,6 +173,10 @@ class MtpChain:
             As for the pass.
         """
         hidden, tokens = check.hidden, check.choice.tokens
+        if hidden.shape[1] == 1:
+            self._wait(check, bound, exact)
+            return
+        self._read_waiting()
         start, index = check.start, check.accepted[:, None]
         if not self.refresh and hidden.shape[1] > 2:
             # The chain has made all entries but the last two: the newest pair, and before
@@ -175,9 +190,31 @@ class MtpChain:
         states = self.read(hidden, tokens, frame)
         self.state = mx.take_along_axis(states, index[..., None], axis=1)
 
+    def _wait(self, check: Check, bound: int, exact: int | None) -> None:
+        """Leave a classic step's pair for later; not more of them than a block may have."""
+        if len(self._unread) == self._slack:
+            self._read_waiting()
+        if not self._unread:
+            self._unread_start, self._unread_exact = check.start, exact
+        self._unread.append((check.hidden, check.choice.tokens))
+        self._unread_bound = bound
+
+    def _read_waiting(self) -> None:
+        """Take in the pairs of the classic steps since the last draft: one token per row each."""
+        if not self._unread or self._unread_start is None:
+            return
+        hidden = mx.concatenate([pair[0] for pair in self._unread], axis=1)
+        tokens = mx.concatenate([pair[1] for pair in self._unread], axis=1)
+        frame = _frame(
+            self._unread_start, len(self._unread), self._unread_bound, self._unread_exact
+        )
+        self.state = self.read(hidden, tokens, frame)[:, -1:]
+        self._unread = []
+
     def pending(self) -> list[mx.array]:
         """Arrays to be evaluated so that nothing stays a graph."""
-        return [*self.caches.state, *([] if self.state is None else [self.state])]
+        waiting = [array for pair in self._unread for array in pair]
+        return [*waiting, *self.caches.state, *([] if self.state is None else [self.state])]
 
 
 def _frame(offset: mx.array, width: int, bound: int, exact: int | None) -> Frame:

@@ -96,6 +96,33 @@ def test_drafts_equal_a_fresh_computation(width, ids):
     assert checked >= completion.speculation.rounds - 2
 
 
+@pytest.mark.parametrize("steps", [1, 3, SETTINGS.max_width + 3])
+def test_drafts_after_classic_steps_equal_a_fresh_computation(steps):
+    """Their pairs wait for the next draft; more of them than a block are read before it."""
+    model = tiny.loaded(tiny.llama_model())
+    head = random_head(model)
+    classic = one(Engine(model, None, SETTINGS), PROMPT, max_tokens=120)
+    text = [*PROMPT, *classic.token_ids]
+    drafter = Recording(chain_of(head), text, [3, 0, 2, 1])
+    engine = Engine(model, drafter, SETTINGS)
+    engine.add(Request(prompt_ids=PROMPT, params=SamplingParams(max_tokens=120), width=4))
+    ids, paused = [], 0
+    while engine.busy:
+        for state in engine.scheduler.running.values():
+            if len(drafter.seen) // 3 > paused:
+                paused += 1
+                state.probes_left = steps
+        for chunk in engine.step():
+            ids += chunk.token_ids
+    assert ids == list(classic.token_ids)
+    assert paused > 2
+    lengths = [length for length, _ in drafter.seen]
+    assert sum(b - a >= steps for a, b in zip(lengths, lengths[1:], strict=False)) >= paused - 1
+    for length, proposed in drafter.seen:
+        if length + 1 <= len(text):
+            assert proposed == drafts_afresh(model, head, text, length, len(proposed)), length
+
+
 @pytest.mark.parametrize("refresh", [True, False], ids=["refresh", "keep"])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
 @pytest.mark.parametrize("penalised", [False, True])
