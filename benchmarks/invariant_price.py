@@ -43,7 +43,8 @@ def make_engines(args: argparse.Namespace) -> tuple[LoadedModel, dict[str, Engin
 
     settings = Settings.from_env(weights=args.weights, default_width=args.width)
     model = load_checkpoint(args.model, cache_dir=settings.cache_dir, weights=settings.weights)
-    engines, fed = {}, {}
+    engines: dict[str, Engine] = {}
+    fed: dict[str, int] = {}
     for numerics in NUMERICS:
         mine = replace(settings, numerics=numerics)
         rule = pass_rule(model, mine)
