@@ -48,8 +48,8 @@ def summary(completion: Completion) -> str:
     return (
         f"{line}{stats.kind} drafter: acceptance {stats.acceptance:.2f}, "
         f"{stats.emitted_per_verify:.2f} tokens per verify, "
-        f"width {stats.width_mean:.1f} on average ({stats.width_min} to {stats.width_max}), "
-        f"{stats.width_requested} {'to start with' if completion.decision.steered else 'requested'}"
+        f"width {stats.width_min} to {stats.width_max}"
+        + (f", {stats.width_mean:.1f} on average" if completion.decision.steered else "")
     )
 
 

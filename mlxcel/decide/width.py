@@ -26,7 +26,7 @@ WIDTH_VERSION = 1
 WARM_UP = 8
 """Counted rounds before the first challenge, and between challenges in a hurry."""
 
-URGENT_EVERY = 4
+URGENT_EVERY = 8
 """Rounds between two looks for an urgent challenger, so that most rounds cost no search."""
 
 URGENT = 1.10

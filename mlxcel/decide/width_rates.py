@@ -43,7 +43,7 @@ luck alone about once in 50,000 rounds; a collapse gets there in some 6."""
 SURPRISE_ROUNDS = 4.0
 """What acceptance from before such a change still counts."""
 
-REFRESH = 4
+REFRESH = 8
 """Rounds after which acceptance is worked out anew: sooner it costs more than it tells."""
 
 _COST_KEEP = 0.5 ** (1 / COST_HALF_LIFE)

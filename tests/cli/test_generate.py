@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from click.testing import CliRunner, Result
 
 import mlxcel
 from mlxcel.cli import main
+from mlxcel.cli.generate import summary
 from mlxcel.config import Settings
 from mlxcel.engine.prepare import build_engine
 from mlxcel.errors import LoadError
 from mlxcel.llm import LLM
+from mlxcel.types import Completion, Decision, SpecStats, Usage
 from tests.support.checkpoints import write_tiny_llama
 
 COMMAND = [sys.executable, "-m", "mlxcel"]
@@ -109,6 +112,20 @@ def test_text_goes_to_stdout_and_the_summary_to_stderr(loads: list[Any]) -> None
     assert "6 prompt tokens" not in result.stderr  # "ab" is one token
     assert "4 prompt tokens" in result.stderr
     assert "seed 0" in result.stderr
+
+
+def test_the_summary_has_the_effective_width_where_it_was_free() -> None:
+    stats = SpecStats(
+        kind="mtp", ran=True, reason="", rounds=4, width_min=2, width_max=8,
+        widths=((2, 1), (4, 2), (8, 1)),
+    )  # fmt: skip
+    decision = Decision(run=True, width=4, kind="mtp", source="policy", reason="", steered=True)
+    done = Completion(
+        text="", token_ids=(), drafted=(), finish_reason="length", usage=Usage(1, 1), seed=0,
+        decision=decision, speculation=stats,
+    )  # fmt: skip
+    assert summary(done).endswith("width 2 to 8, 4.5 on average")
+    assert summary(replace(done, decision=replace(decision, steered=False))).endswith("2 to 8")
 
 
 def test_all_options_reach_the_request(loads: list[Any]) -> None:

@@ -14,7 +14,13 @@ from mlxcel.config import Settings
 from mlxcel.decide.exactness import veto_of
 from mlxcel.decide.rows import RowRule
 from mlxcel.engine import exactness
-from mlxcel.engine.exactness import exactness_of, probe_exactness, store_of
+from mlxcel.engine.exactness import (
+    ProbeInterrupted,
+    exactness_of,
+    kept_exactness,
+    probe_exactness,
+    store_of,
+)
 from mlxcel.errors import ConfigError
 from mlxcel.hardware.host import describe
 from mlxcel.models.target import CacheLayout
@@ -310,6 +316,22 @@ def test_a_damaged_record_is_probed_again(
         again = exactness_of(model, 2, settings)
     assert (again.level, len(probes)) == (first.level, 2)
     assert "probing again" in caplog.text
+
+
+def test_an_interrupted_probe_keeps_nothing(tmp_path: Path) -> None:
+    model, settings = tiny.loaded(tiny.llama_model()), replace(SETTINGS, cache_dir=tmp_path)
+    asked: list[int] = []
+
+    def interrupted() -> bool:
+        asked.append(1)
+        return len(asked) > 2
+
+    with pytest.raises(ProbeInterrupted):
+        exactness_of(model, 3, settings, interrupted=interrupted)
+    assert len(asked) == 3
+    assert kept_exactness(model, 3, settings, host=describe()) is None
+    found = exactness_of(model, 3, settings)
+    assert kept_exactness(model, 3, settings, host=describe()) == found
 
 
 def test_a_divergence_is_kept_and_vetoes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
