@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 import numpy as np
 
+from mlxcel.distill.batches import Batches
 from mlxcel.distill.corpus import Corpus, draft_ranking
 from mlxcel.distill.evaluation import evaluate
 from mlxcel.distill.group import Group
@@ -21,7 +22,7 @@ from mlxcel.distill.options import Options
 from mlxcel.distill.report import readme
 from mlxcel.distill.script import ANSWER, ChatFormat
 from mlxcel.distill.synthesis import Text, weights_of
-from mlxcel.distill.training import Batches, Progress, Trainer, TrainSpec
+from mlxcel.distill.training import Progress, Trainer, TrainSpec
 from mlxcel.errors import ConfigError, LoadError
 from mlxcel.hardware.memory import device_bytes
 from mlxcel.models.drafters.mtp import MTPHead, head_config, load_mtp

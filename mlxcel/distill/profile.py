@@ -9,13 +9,14 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
+from mlxcel.distill.batches import Batches
 from mlxcel.distill.memory import GIB, plan
 from mlxcel.distill.options import Options
 from mlxcel.distill.pipeline import check_target, make_spec
 from mlxcel.distill.rows import training_rows
 from mlxcel.distill.script import ChatFormat
 from mlxcel.distill.synthesis import Writer, row_seeds
-from mlxcel.distill.training import Batches, Trainer
+from mlxcel.distill.training import Trainer
 from mlxcel.hardware.memory import device_bytes
 from mlxcel.models.drafters.mtp import MTPHead
 from mlxcel.runtime.loader import LoadedModel

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import mlxcel
+from mlxcel.distill.batches import Batches
 from mlxcel.distill.group import Group
-from mlxcel.distill.training import Batches
 from mlxcel.errors import ConfigError
 from tests.distill.support import chat_model, options
 from tests.support import tiny

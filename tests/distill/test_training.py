@@ -17,6 +17,7 @@ import pytest
 from mlx.utils import tree_flatten, tree_unflatten
 
 import mlxcel
+from mlxcel.distill.batches import Batches
 from mlxcel.distill.chain import Chain
 from mlxcel.distill.evaluation import accepted_counts
 from mlxcel.distill.loss import LossSpec, labelled_places, unrolled_loss
@@ -25,7 +26,7 @@ from mlxcel.distill.optimizer import FLOOR, schedule
 from mlxcel.distill.pipeline import distill, make_spec
 from mlxcel.distill.script import ANSWER
 from mlxcel.distill.synthesis import Text, row_seeds, synthesise, weights_of
-from mlxcel.distill.training import Batches, Progress, Trainer, initial_weights
+from mlxcel.distill.training import Progress, Trainer, initial_weights
 from mlxcel.errors import CapacityError, ConfigError, LoadError
 from mlxcel.models.drafters.mtp import MTPHead, load_mtp
 from tests.distill.support import END, chat_model, options
