@@ -13,7 +13,7 @@ from typing import Any
 from mlxcel.decide._fields import Fields
 from mlxcel.decide.verdict import parse_json
 from mlxcel.decide.width_arms import WidthArms
-from mlxcel.decide.width_challenge import CHALLENGE_ROUNDS, MARGIN, WAKE_ROUNDS, Challenge, Costs
+from mlxcel.decide.width_challenge import MARGIN, Challenge, Costs, first_step
 from mlxcel.decide.width_model import WidthPrior
 from mlxcel.decide.width_rates import WidthRates
 from mlxcel.errors import ConfigError, LoadError
@@ -247,8 +247,7 @@ class WidthController:
     def _challenge(self, candidate: int) -> None:
         if self.holder == 1:
             self._rates.distrust_acceptance(STALE_ROUNDS)
-        rounds = WAKE_ROUNDS if self.holder == 1 else CHALLENGE_ROUNDS
-        self._trial = Challenge(candidate, rounds, self._series)
+        self._trial = Challenge(candidate, self._series, waking=self.holder == 1)
 
     def _urgent(self) -> int | None:
         """A measured width that is much faster by what is known now."""
@@ -270,12 +269,12 @@ class WidthController:
 
     def _best_other(self, *, measured: bool = False) -> int | None:
         rates = self._rates
-        others = [
-            width
-            for width in self.arms.within(self._least)
-            if width != self.holder and (rates.measured(width) or not measured)
-        ]
-        return max(others, key=rates.rate, default=None)
+        widths = self.arms.within(self._least)
+        others = [w for w in widths if w != self.holder and (rates.measured(w) or not measured)]
+        best = max(others, key=rates.rate, default=None)
+        if best is None or rates.rate(best) or not rates.rate(self.holder):
+            return best
+        return first_step(self.holder, others, rates.emitted)
 
     def _candidate(self) -> int | None:
         """Who challenges: classic first, then by prediction, in turn with a neighbour."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 __all__ = [
     "ABORT_RATIO",
     "ABORT_ROUNDS",
@@ -14,6 +16,7 @@ __all__ = [
     "WAKE_ROUNDS",
     "Challenge",
     "Costs",
+    "first_step",
 ]
 
 SERIES = 4
@@ -22,6 +25,9 @@ to it only if the next one has the same width, so three of the four count."""
 
 CHALLENGE_ROUNDS = 8
 """Rounds of a challenger, in turn with the holder's so that both see the same text."""
+
+FIRST_GAIN = 0.25
+"""Share of tokens that twice the width must add for the first challenger to be wider."""
 
 WAKE_ROUNDS = 12
 """The same from width 1, whose rounds bring no acceptance to compare with."""
@@ -47,6 +53,24 @@ PROBE_ALLOWANCE = 24.0
 """What they may lose besides, in rounds of the holder, so that a fresh host can explore."""
 
 
+def first_step(holder: int, widths: Sequence[int], emitted: Callable[[int], float]) -> int:
+    """Who challenges while the holder's is the only cost known: half its width or twice.
+
+    Parameters
+    ----------
+    holder : int
+        Width held.
+    widths : sequence of int
+        Others that may run, at least one.
+    emitted : callable
+        Tokens per round expected at a width.
+    """
+    wider = min(widths, key=lambda width: abs(width - 2 * holder))
+    if wider > holder and emitted(wider) > (1 + FIRST_GAIN) * emitted(holder):
+        return wider
+    return min(widths, key=lambda width: abs(2 * width - holder))
+
+
 class Challenge:
     """Runs in turn with the holder, so that both see the same text.
 
@@ -54,17 +78,17 @@ class Challenge:
     ----------
     width : int
         Who challenges.
-    rounds : int
-        Measured rounds that decide.
     series : int
         Rounds of one width in a row.
+    waking : bool
+        Whether the holder is classic decode.
     """
 
     __slots__ = ("_barred", "_lost", "_ran", "_series", "_turn", "rounds", "width")
 
-    def __init__(self, width: int, rounds: int, series: int) -> None:
+    def __init__(self, width: int, series: int, *, waking: bool) -> None:
         self.width = width
-        self.rounds = rounds
+        self.rounds = WAKE_ROUNDS if waking else CHALLENGE_ROUNDS
         self._series = series
         self._turn = 0
         self._ran = 0

@@ -213,6 +213,16 @@ def test_one_who_insists_is_not_parked_and_times_no_classic_steps():
     assert controller.choose(1, least=2) == 1
 
 
+@pytest.mark.parametrize(("acceptance", "second"), [(0.95, 8), (0.3, 2)])
+def test_the_first_challenger_is_twice_as_wide_where_that_adds_tokens(acceptance, second):
+    host = SimulatedHost(base=1.0, slope=0.1, acceptance=acceptance)
+    controller = WidthController(16, 4)
+    while controller.challenger is None:
+        width = controller.choose(100, least=2)
+        controller.observe(width, *host.round(width))
+    assert controller.challenger == second
+
+
 def test_a_memory_of_a_width_that_is_not_open_holds_another():
     controller = WidthController(8, 4)
     drive(controller, SimulatedHost(base=1.0, slope=0.01, acceptance=0.95), 500)
