@@ -224,7 +224,10 @@ def test_rounds_of_a_wider_block_do_not_count():
     assert policy.state is PolicyState.PROFILING
 
 
-@pytest.mark.parametrize(("budget", "expected"), [(6, 2), (100, 2), (5, 2), (2, 2), (1, 1), (0, 0)])
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [(0, 0), (1, 1), (2, 2), (5, 2), (6, 2), (23, 2), (24, 3), (50, 6), (64, 8), (1000, 8)],
+)
 def test_probe_rounds_of_the_first_burst(budget, expected):
     assert MtpPolicy(KEY, WIDE).probe_rounds(budget) == expected
 
