@@ -142,7 +142,7 @@ class Settings:
     default_width: int = _setting(
         4,
         "Block width (1 bonus token + drafts) when neither request nor drafter names one, "
-        "1 to 64 tokens; 1 drafts nothing.",
+        "1 to max_width (16) tokens; 1 drafts nothing.",
         check=whole(1, 64, "tokens"),
         env="MLXCEL_DRAFT_WIDTH",
         parse=parse_int,

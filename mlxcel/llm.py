@@ -51,7 +51,8 @@ def load(
         ``"none"`` loads none. Left out (``"auto"``), the target ``"demo"`` gets its packaged
         head and any other target none.
     config : Settings, optional
-        Limits, steps and the form of the weights.
+        Limits, steps and the form of the weights; by default what the ``MLXCEL_*`` variables
+        say (``Settings.from_env``).
     progress : callable, optional
         Called with a label, the amount done and the total.
 
@@ -64,8 +65,10 @@ def load(
     ------
     LoadError
         Names the file and what is wrong with it.
+    ConfigError
+        A variable has a bad value, or does not exist.
     """
-    settings = config or Settings()
+    settings = config or Settings.from_env()
     chosen = default_drafter(target) if drafter == AUTO else drafter
     return LLM(lambda: build_engine(target, chosen, settings, progress))
 

@@ -196,7 +196,7 @@ class Request:
                 param="speculation",
             )
         if self.width is not None:
-            _integer("width", self.width, 1, 1024)
+            _integer("width", self.width, 1, 64)  # the engine knows its own, smaller bound
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ class MtpPolicy:
         self.forced = static.run if static.source == "override" else None
         self.veto = ""
         self.verdict: Verdict | None = None
-        self._cause = "nothing has been measured yet"
+        self._cause = "there is no verdict yet"
         self._before: bool | None = None  # what the last verdict said
         self._patience = DRIFT_BURSTS
         self._begin()

@@ -45,6 +45,8 @@ class VerdictStore:
         """Text of a key's file, ``None`` where there is none."""
         path = self.path(key)
         try:
+            if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+                raise OSError("it is not a file")
             return path.read_text(encoding="utf-8")
         except FileNotFoundError:
             return None

@@ -129,6 +129,8 @@ class ProfileStore:
         """The record of a key; ``None`` when there is none that can be used."""
         path = self.path(key)
         try:
+            if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+                raise OSError("it is not a file")
             with path.open("rb") as file:
                 found = json.loads(file.read(_LARGEST))
         except FileNotFoundError:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mlxcel.assets import DEMO_DRAFTER
+from mlxcel.config import Settings
+from mlxcel.engine.prepare import _warn_of_another_target
+from mlxcel.runtime.loader import load_checkpoint
 from tests.demo.support import PENALTIES, Demo
 
 pytestmark = pytest.mark.demo
@@ -140,3 +145,13 @@ def test_logprobs_inside_a_block(itself: Demo) -> None:
         assert ours.top[0][0] == theirs.top[0][0]
         assert dict(ours.top).get(token, ours.logprob) == pytest.approx(ours.logprob, abs=1e-6)
 
+
+
+def test_the_packaged_head_is_made_for_the_demo_model(
+    demo_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings.from_env()
+    model = load_checkpoint("demo", cache_dir=settings.cache_dir, weights="stored")
+    with caplog.at_level("WARNING", logger="mlxcel"):
+        _warn_of_another_target(DEMO_DRAFTER, model)
+    assert not caplog.records

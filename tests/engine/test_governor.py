@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from mlxcel.engine.governor import Facts, Governor
 from mlxcel.engine.scripted import ScriptedDrafter
 from mlxcel.engine.verdict_store import VerdictStore
 from mlxcel.errors import LoadError
+from mlxcel.hardware.profile_store import ProfileStore
 from mlxcel.types import Completion, Request, SamplingParams
 from tests.support import tiny
 
@@ -264,3 +266,20 @@ def test_the_snapshot_names_the_pairing_and_follows_it(tmp_path: Path) -> None:
     vetoed.ask()
     [found] = vetoed.governor.snapshot()
     assert (found["state"], found["veto"]) == ("exactness_declined", "rows differ")
+
+
+@pytest.mark.parametrize("folder", ["mtp-policy", "exactness"])
+def test_a_pipe_in_place_of_a_file_stops_nobody(tmp_path: Path, folder: str) -> None:
+    """Opening it for reading would wait for a writer."""
+    verdicts, records = VerdictStore(tmp_path), ProfileStore(tmp_path / "exactness", 1)
+    path = verdicts.path(KEY) if folder == "mtp-policy" else records.path({"a": 1})
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    assert (verdicts.read(KEY) if folder == "mtp-policy" else records.read({"a": 1})) is None
+
+
+def test_a_short_profiled_answer_says_what_its_last_round_was(tmp_path: Path) -> None:
+    found = World(tmp_path).ask(tokens=6)
+    assert not found.speculation.ran
+    assert "classic steps" in found.speculation.reason
+    assert "single token" in found.speculation.reason
