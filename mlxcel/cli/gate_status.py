@@ -12,8 +12,8 @@ from mlxcel.decide.exactness import VetoState, veto_of
 from mlxcel.decide.records import ROUND_LOOP_VERSION
 from mlxcel.decide.stored import Stored, read_stored
 from mlxcel.decide.stored_probes import Probed, Subject, read_probed
-from mlxcel.engine.exactness import PROBE_VERSION, TARGET_NAME
-from mlxcel.engine.exactness import store_of as exactness_store
+from mlxcel.engine.exactness_store import PROBE_VERSION, TARGET_NAME
+from mlxcel.engine.exactness_store import store_of as exactness_store
 from mlxcel.engine.verdict_store import VerdictStore
 from mlxcel.errors import LoadError
 from mlxcel.hardware.host import Host, Sources, describe

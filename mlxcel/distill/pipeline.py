@@ -143,10 +143,7 @@ def distill(
     result = Result(options.out)
 
     began = clock()
-    if not group.alone:
-        corpus.write_part(sizes.batches, sizes.rows, group.rank, group.size, observer.tick)
-        group.wait()
-    text = corpus.training(sizes.batches, sizes.rows, observer.tick)
+    text = _written(corpus, sizes, group, observer)
     held, labels = corpus.evaluation(observer.tick) if group.rank == 0 else (text, [])
     began = _phase(result, observer, "text", began, clock)
     result.seconds["text"] = round(corpus.seconds, 2)
@@ -187,6 +184,14 @@ def _prepare(model: LoadedModel, options: Options, processes: int) -> tuple[Plan
     fingerprint = model.checkpoint.fingerprint
     folder = options.out / "text"
     return sizes, Corpus(folder, model.target, model.tokenizer, options, fingerprint)
+
+
+def _written(corpus: Corpus, sizes: Plan, group: Group, observer: Observer) -> Text:
+    """The training text, of which each process writes its part."""
+    if not group.alone:
+        corpus.write_part(sizes.batches, sizes.rows, group.rank, group.size, observer.tick)
+        group.wait()
+    return corpus.training(sizes.batches, sizes.rows, observer.tick)
 
 
 def _phase(

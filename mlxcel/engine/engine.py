@@ -295,12 +295,9 @@ class Engine:
         self._reading = None
         slot = self.scheduler.admit(state)
         self.batch.join(
-            reading.prefill.caches,
-            reading.sampler,
-            length=len(prompt),
-            bonus=choice.tokens[0],
-            previous=prompt[-1],
-        )
+            reading.prefill.caches, reading.sampler, length=len(prompt),
+            bonus=choice.tokens[0], previous=prompt[-1],
+        )  # fmt: skip
         if self.drafter is not None and reading.drafting is not None:
             self.drafter.join(slot, prompt, first, reading.drafting)
         self._rows.append(slot)
@@ -316,14 +313,13 @@ class Engine:
 
     def _drop(self, state: RequestState) -> None:
         """Take a request out of whatever phase it is in."""
-        scheduler = self.scheduler
         if state.phase is Phase.WAITING:
-            scheduler.waiting.remove(state)
+            self.scheduler.waiting.remove(state)
         elif state.phase is Phase.PREFILL:
             self._rounds.disturb()  # its chunk may still run
-            scheduler.prefilling = self._reading = None
+            self.scheduler.prefilling = self._reading = None
         elif state.phase is Phase.RUNNING:
-            scheduler.release(state)
+            self.scheduler.release(state)
             if state.slot in self._rows:
                 self._rows[self._rows.index(state.slot)] = -1
             if self.drafter is not None:
@@ -345,10 +341,9 @@ class Engine:
 
     def _fail_all(self, error: Exception) -> None:
         """A round failed: its rows' state is lost, so every request ends with the error."""
-        self._broken = str(error)
+        self._broken, self._reading = str(error), None
         self._in_flight.clear()
         for state in self.scheduler.unfinished:
             self._finish_outside(state, "error", f"a round failed: {error}")
         self.scheduler.clear()
-        self._reading = None
         self._clear_rows()

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -21,34 +20,19 @@ from mlxcel.decide.exactness import Draw, ExactnessRecord, judge, unprobed
 from mlxcel.decide.records import ROUND_LOOP_VERSION
 from mlxcel.decide.rows import RowRule, rule_of, widest
 from mlxcel.engine.exactness_arms import Arm, LayerRecorder, Pair, Seen, first_layer, uncached
+from mlxcel.engine.exactness_store import TARGET_NAME, kept_record, store_of
 from mlxcel.engine.served_form import pass_rule
-from mlxcel.errors import ConfigError, LoadError
+from mlxcel.errors import ConfigError
 from mlxcel.hardware.host import Host, describe
-from mlxcel.hardware.profile_store import ProfileStore, host_facts
+from mlxcel.hardware.profile_store import host_facts
 from mlxcel.models.target import Target
 from mlxcel.runtime.loader import LoadedModel
 
-__all__ = [
-    "PROBE_VERSION",
-    "TARGET_NAME",
-    "ProbeInterrupted",
-    "exactness_of",
-    "kept_exactness",
-    "probe_exactness",
-    "probe_key",
-    "store_of",
-    "without_name",
-]
+__all__ = ["ProbeInterrupted", "exactness_of", "kept_exactness", "probe_exactness", "probe_key"]
 
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
-
-PROBE_VERSION = 1
-"""Of what the probe does and of its record; another version is probed again."""
-
-TARGET_NAME = "target_name"
-"""Field of a kept record: what people call the target."""
 
 DRAWS = 3
 PROMPT_TOKENS = 8
@@ -75,6 +59,8 @@ def exactness_of(
     interrupted: Callable[[], bool] = bool,
 ) -> ExactnessRecord:
     """What is known of a target's exactness at a width on this host; probed if nothing is.
+
+    Not thread-safe: call it on the engine's thread, between rounds.
 
     Parameters
     ----------
@@ -105,10 +91,6 @@ def exactness_of(
         The width is out of bounds.
     ProbeInterrupted
         ``interrupted`` said so.
-
-    Notes
-    -----
-    Not thread-safe: call it on the engine's thread, between rounds.
     """
     _check_width(width, settings)
     if model.target.layout.windows is None:
@@ -116,8 +98,7 @@ def exactness_of(
     store, host = store_of(settings.cache_dir), host or describe()
     rule = rule or pass_rule(model, settings, host)
     key = probe_key(model, width, settings, rule=rule, host=host)
-    kept = None if refresh else _kept(store, key)
-    if kept is not None:
+    if not refresh and (kept := kept_record(store, key)) is not None:
         return kept
     record = _run(model, width, settings, rule, clock, interrupted)
     name, level = model.checkpoint.name, record.level
@@ -132,7 +113,7 @@ def kept_exactness(
 ) -> ExactnessRecord | None:
     """What was found earlier, ``None`` if nothing was; see `exactness_of`. Probes nothing."""
     key = probe_key(model, width, settings, rule=rule, host=host)
-    return _kept(store_of(settings.cache_dir), key)
+    return kept_record(store_of(settings.cache_dir), key)
 
 
 def _check_width(width: int, settings: Settings) -> None:
@@ -156,25 +137,6 @@ def _run(
     except (RuntimeError, ValueError, MemoryError, TypeError, AssertionError) as error:
         log.warning("the exactness probe failed: %s", error)
         return unprobed(width, f"the probe failed: {error}")
-
-
-def _kept(store: ProfileStore, key: dict[str, Any]) -> ExactnessRecord | None:
-    found = store.read(key)
-    try:
-        return None if found is None else ExactnessRecord.from_dict(without_name(found))
-    except LoadError as error:
-        log.warning("%s: %s: probing again", store.path(key), error.message)
-        return None
-
-
-def without_name(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """A kept record as `ExactnessRecord.from_dict` takes it."""
-    return {name: value for name, value in kept.items() if name != TARGET_NAME}
-
-
-def store_of(cache_dir: Path) -> ProfileStore:
-    """Where exactness records are kept."""
-    return ProfileStore(cache_dir / "exactness", PROBE_VERSION)
 
 
 def probe_key(

@@ -17,8 +17,9 @@ from mlxcel.decide.exactness import ExactnessRecord
 from mlxcel.decide.records import ROUND_LOOP_VERSION
 from mlxcel.decide.rows import RowRule
 from mlxcel.decide.verdict import PairingNames, Verdict, VerdictKey, zone_of
-from mlxcel.engine.exactness import TARGET_NAME, probe_key
-from mlxcel.engine.exactness import store_of as exactness_store
+from mlxcel.engine.exactness import probe_key
+from mlxcel.engine.exactness_store import TARGET_NAME
+from mlxcel.engine.exactness_store import store_of as exactness_store
 from mlxcel.engine.verdict_store import VerdictStore
 from mlxcel.errors import LoadError
 from mlxcel.hardware.host import Sources, describe

@@ -19,8 +19,8 @@ from mlxcel.engine.exactness import (
     exactness_of,
     kept_exactness,
     probe_exactness,
-    store_of,
 )
+from mlxcel.engine.exactness_store import store_of
 from mlxcel.errors import ConfigError
 from mlxcel.hardware.host import describe
 from mlxcel.models.target import CacheLayout
@@ -329,9 +329,9 @@ def test_an_interrupted_probe_keeps_nothing(tmp_path: Path) -> None:
     with pytest.raises(ProbeInterrupted):
         exactness_of(model, 3, settings, interrupted=interrupted)
     assert len(asked) == 3
-    assert kept_exactness(model, 3, settings, host=describe()) is None
+    assert kept_exactness(model, 3, settings, rule=RowRule(), host=describe()) is None
     found = exactness_of(model, 3, settings)
-    assert kept_exactness(model, 3, settings, host=describe()) == found
+    assert kept_exactness(model, 3, settings, rule=RowRule(), host=describe()) == found
 
 
 def test_a_divergence_is_kept_and_vetoes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
