@@ -75,6 +75,9 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[Passes]:
 # -- one shape -----------------------------------------------------------------------
 
 
+HEAT = [(0.0, False), (0.0, True), (0.7, True), (1.3, False)]  # temperature, with penalties
+
+
 def test_all_passes_of_a_request_have_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny.loaded(tiny.llama_model())
     columns = 16 * -(-(len(PROMPT) + 70 + 2 * BLOCK) // 16)
@@ -167,8 +170,7 @@ def together(engine: Engine, tokens: int, params: dict[str, Any]) -> list[Comple
     return run(engine, *requests)
 
 
-@pytest.mark.parametrize("penalised", [False, True], ids=["plain", "penalised"])
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
+@pytest.mark.parametrize(("temperature", "penalised"), HEAT)
 @pytest.mark.parametrize("drafter", ["lookup", "self", "liar", "mixed"])
 def test_twins(classic: Any, drafter: str, temperature: float, penalised: bool) -> None:
     params = params_of(temperature, penalised)
@@ -192,8 +194,7 @@ def test_twins(classic: Any, drafter: str, temperature: float, penalised: bool) 
         assert twin.token_ids == wanted.token_ids
 
 
-@pytest.mark.parametrize("penalised", [False, True], ids=["plain", "penalised"])
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
+@pytest.mark.parametrize(("temperature", "penalised"), HEAT)
 @pytest.mark.parametrize("name", ["gemma3", "gemma4", "gemma4-shared"])
 def test_a_sliding_window_past_many_wraps(
     classic: Any, name: str, temperature: float, penalised: bool
