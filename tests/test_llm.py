@@ -190,8 +190,8 @@ def test_an_unknown_parameter(llm: LLM) -> None:
     assert caught.value.param == "temprature"
     with pytest.raises(RequestError, match="max_tokens"):
         llm.stream(PROMPT, max_tokens=-1)  # when it is called, not at the first chunk
-    with pytest.raises(RequestError, match="width 99 is above"):
-        llm.generate(PROMPT, width=99)
+    with pytest.raises(RequestError, match="width 40 is above"):
+        llm.generate(PROMPT, width=40)
     assert idle(llm)
 
 
