@@ -99,7 +99,7 @@ def spec_stats(
 def _why_classic(state: RequestState, rounds: int) -> str:
     if rounds and state.probes_asked >= rounds:
         return "all its rounds were classic steps, timed for the policy"
-    if state.probes_asked == rounds - 1 and set(state.widths) == {1}:
+    if state.probes_asked and state.probes_asked == rounds - 1 and set(state.widths) == {1}:
         return "its rounds were classic steps, timed for the policy, and one for a single token"
     if state.controller is not None and state.controller.holder == 1:
         return "parked: classic decode gave the most tokens per second"

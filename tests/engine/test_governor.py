@@ -16,6 +16,7 @@ from mlxcel.decide.exactness import VetoState, unprobed
 from mlxcel.decide.gate import mtp_b1_decision
 from mlxcel.decide.records import ROUND_LOOP_VERSION
 from mlxcel.decide.verdict import PairingNames, VerdictKey
+from mlxcel.engine.drafters import LookupDrafter
 from mlxcel.engine.engine import Engine
 from mlxcel.engine.governor import Facts, Governor
 from mlxcel.engine.scripted import ScriptedDrafter
@@ -24,6 +25,7 @@ from mlxcel.errors import LoadError
 from mlxcel.hardware.profile_store import ProfileStore
 from mlxcel.types import Completion, Request, SamplingParams
 from tests.support import tiny
+from tests.support.running import one
 
 PROMPT = (3, 5, 7, 9, 11)
 KEY = VerdictKey(
@@ -283,3 +285,10 @@ def test_a_short_profiled_answer_says_what_its_last_round_was(tmp_path: Path) ->
     assert not found.speculation.ran
     assert "classic steps" in found.speculation.reason
     assert "single token" in found.speculation.reason
+
+
+def test_one_round_without_drafts_is_not_called_a_policys_step() -> None:
+    engine = Engine(tiny.loaded(tiny.llama_model()), LookupDrafter(4))
+    found = one(engine, PROMPT, 4, max_tokens=2)
+    assert found.speculation.rounds == 1
+    assert found.speculation.reason == "the drafter had nothing to propose"
