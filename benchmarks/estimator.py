@@ -76,23 +76,17 @@ def measure(name: str, text: str, args: argparse.Namespace, settings: Any) -> di
 
 def run(engine: Any, prompt: list[int], tokens: int, speculation: Any) -> float:
     """One request; decode seconds."""
+    from mlxcel.engine.alone import run_alone
     from mlxcel.types import Request, SamplingParams
 
-    engine.add(
-        Request(
-            prompt_ids=tuple(prompt),
-            params=SamplingParams(max_tokens=tokens, ignore_eos=True),
-            speculation=speculation,
-            # A named width is not the controller's: the arm of comparison keeps to it.
-            width=engine.settings.default_width if speculation == "on" else None,
-        )
+    request = Request(
+        prompt_ids=tuple(prompt),
+        params=SamplingParams(max_tokens=tokens, ignore_eos=True),
+        speculation=speculation,
+        # A named width is not the controller's: the arm of comparison keeps to it.
+        width=engine.settings.default_width if speculation == "on" else None,
     )
-    completion = None
-    while engine.busy:
-        for chunk in engine.step():
-            completion = chunk.completion or completion
-    assert completion is not None
-    return float(completion.speculation.decode_seconds)
+    return float(run_alone(engine, request).speculation.decode_seconds)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from mlxcel.hardware.blas import choose
 if TYPE_CHECKING:
     from mlxcel.engine.engine import Engine
     from mlxcel.runtime.loader import LoadedModel
-    from mlxcel.types import Completion, Request, Speculation
+    from mlxcel.types import Completion, Speculation
 
 NUMERICS: tuple[Numerics, Numerics] = ("fast", "invariant")
 ARMS = [f"{kind} {numerics}" for kind in ("classic", "speculative") for numerics in NUMERICS]
@@ -55,22 +55,12 @@ def make_engines(args: argparse.Namespace) -> tuple[LoadedModel, dict[str, Engin
     return model, engines, fed
 
 
-def complete(engine: Engine, request: Request) -> Completion:
-    """Run one request alone."""
-    engine.add(request)
-    done = None
-    while engine.busy:
-        for chunk in engine.step():
-            done = chunk.completion or done
-    assert done is not None
-    return done
-
-
 def measure(
     args: argparse.Namespace, model: LoadedModel, engines: dict[str, Engine], text: str
 ) -> dict[str, Any]:
     """All arms over one prompt."""
     from benchmarks.versus_arms import difference
+    from mlxcel.engine.alone import run_alone
     from mlxcel.types import Request, SamplingParams
 
     messages = [{"role": "user", "content": text}]
@@ -85,7 +75,7 @@ def measure(
         mode: Speculation = "off" if kind == "classic" else "on"
         width = None if kind == "classic" else args.width
         request = Request(prompt_ids=prompt, params=params, speculation=mode, width=width)
-        done = outputs[arm] = complete(engines[numerics], request)
+        done = outputs[arm] = run_alone(engines[numerics], request)
         return done.speculation.decode_seconds / (len(done.token_ids) - 1)
 
     calls: list[Callable[[], float]] = [lambda arm=arm: run(arm) for arm in ARMS]  # type: ignore[misc]

@@ -48,14 +48,10 @@ def drafters(engine: Engine) -> dict[str, Drafter]:
 
 def decode(engine: Engine, drafter: Drafter, request: Request) -> Completion:
     """One request through a resting engine."""
+    from mlxcel.engine.alone import run_alone
+
     engine.drafter = drafter
-    engine.add(request)
-    done: Completion | None = None
-    while engine.busy:
-        for chunk in engine.step():
-            done = chunk.completion or done
-    assert done is not None
-    return done
+    return run_alone(engine, request)
 
 
 def measure(

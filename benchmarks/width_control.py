@@ -28,22 +28,16 @@ STEERED = 0
 
 def decode(engine: Engine, prompt: list[int], tokens: int, width: int) -> Completion:
     """One request through a resting engine."""
+    from mlxcel.engine.alone import run_alone
     from mlxcel.types import Request, SamplingParams
 
-    engine.add(
-        Request(
-            prompt_ids=tuple(prompt),
-            params=SamplingParams(max_tokens=tokens, ignore_eos=True),
-            speculation="on",
-            width=width or None,
-        )
+    request = Request(
+        prompt_ids=tuple(prompt),
+        params=SamplingParams(max_tokens=tokens, ignore_eos=True),
+        speculation="on",
+        width=width or None,
     )
-    done: Completion | None = None
-    while engine.busy:
-        for chunk in engine.step():
-            done = chunk.completion or done
-    assert done is not None
-    return done
+    return run_alone(engine, request)
 
 
 def forget(engine: Engine, folder: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from mlxcel.config import Settings
 from mlxcel.decide.price import Price, price_of
 from mlxcel.decide.rows import Numerics
+from mlxcel.engine.alone import run_alone
 from mlxcel.engine.engine import Engine
 from mlxcel.engine.scripted import ScriptedDrafter
 from mlxcel.engine.served_form import pass_rule
@@ -129,10 +130,4 @@ class _Arm:
         return found
 
     def _ask(self, engine: Engine, mode: Speculation) -> Completion:
-        engine.add(replace(self._request, speculation=mode))
-        found: Completion | None = None
-        while engine.busy:
-            for chunk in engine.step():
-                found = chunk.completion or found
-        assert found is not None
-        return found
+        return run_alone(engine, replace(self._request, speculation=mode))

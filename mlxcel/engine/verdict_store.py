@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from mlxcel.decide.verdict import VerdictKey
-from mlxcel.hardware.profile_store import replace_text
+from mlxcel.hardware.profile_store import refuse_pipe, replace_text
 
 __all__ = ["FOLDER", "VerdictStore"]
 
@@ -45,8 +45,7 @@ class VerdictStore:
         """Text of a key's file, ``None`` where there is none."""
         path = self.path(key)
         try:
-            if path.exists() and not path.is_file():  # opening a pipe would wait for ever
-                raise OSError("it is not a file")
+            refuse_pipe(path)
             return path.read_text(encoding="utf-8")
         except FileNotFoundError:
             return None

@@ -19,7 +19,7 @@ from typing import Any
 from mlxcel.hardware import blas
 from mlxcel.hardware.host import Host
 
-__all__ = ["ProfileStore", "digest", "host_facts", "replace_text"]
+__all__ = ["ProfileStore", "digest", "host_facts", "refuse_pipe", "replace_text"]
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +79,18 @@ def digest(key: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:32]
 
 
+def refuse_pipe(path: Path) -> None:
+    """Refuse what is there and is no file: opening a pipe would wait for ever.
+
+    Raises
+    ------
+    OSError
+        It is not a file.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError("it is not a file")
+
+
 def replace_text(path: Path, text: str) -> None:
     """Write a small file in one step: whoever reads it sees the old text or the new one.
 
@@ -129,8 +141,7 @@ class ProfileStore:
         """The record of a key; ``None`` when there is none that can be used."""
         path = self.path(key)
         try:
-            if path.exists() and not path.is_file():  # opening a pipe would wait for ever
-                raise OSError("it is not a file")
+            refuse_pipe(path)
             with path.open("rb") as file:
                 found = json.loads(file.read(_LARGEST))
         except FileNotFoundError:

@@ -1,0 +1,19 @@
+"""One request through an engine that has nothing else to do."""
+
+from __future__ import annotations
+
+from mlxcel.engine.engine import Engine
+from mlxcel.types import Completion, Request
+
+__all__ = ["run_alone"]
+
+
+def run_alone(engine: Engine, request: Request) -> Completion:
+    """Queue a request and step the engine until it rests; returns the request's completion."""
+    engine.add(request)
+    done: Completion | None = None
+    while engine.busy:
+        for chunk in engine.step():
+            done = chunk.completion or done
+    assert done is not None
+    return done
