@@ -50,7 +50,7 @@ class Stages:
             self._wrap(drafter, "draft", "draft", lambda out: [] if out.tokens is None
                        else [out.tokens])  # fmt: skip
             self._wrap(drafter, "absorb", "absorb", lambda out: out)
-        for owner, name in ((engine.scheduler, "plan"), (engine, "_arrange"),
+        for owner, name in ((engine.scheduler, "plan"), (engine.rows, "arrange"),
                             (engine.scheduler, "narrow"), (engine, "_settle")):  # fmt: skip
             self._wrap(owner, name, "host", lambda out: [])
 

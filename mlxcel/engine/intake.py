@@ -1,0 +1,111 @@
+"""Requests on their way in: prompts are read chunk by chunk beside the rounds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from mlxcel.config import Settings
+from mlxcel.engine.admission import govern
+from mlxcel.engine.outbox import Outbox
+from mlxcel.engine.reading import Reading
+from mlxcel.engine.round_clock import RoundClock
+from mlxcel.engine.rows import Rows
+from mlxcel.engine.scheduler import Scheduler
+from mlxcel.engine.sequence import RequestState
+from mlxcel.errors import MlxcelError
+from mlxcel.runtime.loader import LoadedModel
+from mlxcel.runtime.sampling import Choice
+
+__all__ = ["Intake"]
+
+log = logging.getLogger(__name__)
+
+
+class Intake:
+    """Reads one prompt at a time and makes it a row.
+
+    Parameters
+    ----------
+    model : LoadedModel
+        The target.
+    settings : Settings
+        Chunk size and buffer steps.
+    scheduler, rows, outbox, rounds
+        The engine's.
+    clock : callable
+        Seconds.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        settings: Settings,
+        scheduler: Scheduler,
+        rows: Rows,
+        outbox: Outbox,
+        rounds: RoundClock,
+        clock: Callable[[], float],
+    ) -> None:
+        self._model = model
+        self._settings = settings
+        self._scheduler = scheduler
+        self._rows = rows
+        self._outbox = outbox
+        self._rounds = rounds
+        self._clock = clock
+        self._reading: Reading | None = None
+
+    def advance(self) -> RequestState | None:
+        """One chunk of one prompt; return the request that became a row with it.
+
+        A failure ends that request only, unless the batch itself is in doubt.
+        """
+        state = self._scheduler.next_to_prefill() or self._scheduler.prefilling
+        if state is None:
+            return None
+        try:
+            self._rounds.disturb()
+            reading = self._reading or self._begin(state)
+            reading.advance()
+            chosen = self._choose(reading) if reading.complete else None
+        except MlxcelError as error:
+            self.drop()
+            self._outbox.end(state, "error", error.message)
+            return None
+        except Exception as error:
+            log.exception("request %d failed in prefill", state.id)
+            self.drop()
+            self._outbox.end(state, "error", f"prefill failed: {error}")
+            return None
+        if chosen is None:
+            return None
+        self._reading = None
+        self._rows.join(self._scheduler.admit(state), reading, *chosen)
+        return state
+
+    def _begin(self, state: RequestState) -> Reading:
+        govern(state, self._scheduler)
+        state.prefill_began = self._clock()
+        self._reading = Reading(state, self._model, self._rows.drafter, self._settings)
+        return self._reading
+
+    def _choose(self, reading: Reading) -> tuple[Choice, int] | None:
+        """Emit the first token; ``None`` where the request ends with it."""
+        choice = reading.first()
+        first, goes_on = self._outbox.first_token(reading.state, choice)
+        if goes_on:
+            return choice, first
+        self.drop()
+        return None
+
+    def without_drafter(self) -> None:
+        """The drafter has been parked: the prompt being read needs no preparation for it."""
+        if self._reading is not None:
+            self._reading.drafting = None
+
+    def drop(self) -> None:
+        """Give up the prompt being read."""
+        if self._scheduler.prefilling is not None:
+            self._rounds.disturb()  # its chunk may still run
+        self._scheduler.prefilling = self._reading = None

@@ -1,0 +1,77 @@
+"""The rows that decode together: target batch and drafter, kept in step with the slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlxcel.engine.drafters import Drafter
+from mlxcel.engine.reading import Reading
+from mlxcel.runtime.batch import Batch
+from mlxcel.runtime.sampling import Choice
+
+__all__ = ["Rows"]
+
+GONE = -1
+"""Slot of a row whose request has ended; the next `Rows.arrange` drops it."""
+
+
+class Rows:
+    """Which slot each row of the batch belongs to.
+
+    Parameters
+    ----------
+    batch : Batch
+        The target's rows.
+    drafter : Drafter or None
+        Keeps rows of its own beside them.
+
+    Attributes
+    ----------
+    slots : list of int
+        Slot of each row.
+    """
+
+    def __init__(self, batch: Batch, drafter: Drafter | None) -> None:
+        self.batch = batch
+        self.drafter = drafter
+        self.slots: list[int] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of key/value buffers and of the drafter's own state."""
+        return self.batch.caches.nbytes + (self.drafter.nbytes if self.drafter else 0)
+
+    def join(self, slot: int, reading: Reading, choice: Choice, first: int) -> None:
+        """Add a prompt that has been read, with its first output token."""
+        prompt = reading.state.request.prompt_ids
+        self.batch.join(
+            reading.prefill.caches, reading.sampler, length=len(prompt),
+            bonus=choice.tokens[0], previous=prompt[-1],
+        )  # fmt: skip
+        if self.drafter is not None and reading.drafting is not None:
+            self.drafter.join(slot, prompt, first, reading.drafting)
+        self.slots.append(slot)
+
+    def arrange(self, slots: Sequence[int]) -> None:
+        """Make the rows of the batch those of these slots, in this order."""
+        rows = [self.slots.index(slot) for slot in slots]
+        if rows == list(range(len(self.slots))):
+            return
+        self.batch.keep(rows)
+        if self.drafter is not None:
+            self.drafter.keep(rows)
+        self.slots = list(slots)
+
+    def leave(self, slot: int) -> None:
+        """The request in this slot has ended; its row goes with the next `arrange`."""
+        if slot in self.slots:
+            self.slots[self.slots.index(slot)] = GONE
+        if self.drafter is not None:
+            self.drafter.leave(slot)
+
+    def clear(self) -> None:
+        """Nobody runs: give the buffers back."""
+        self.batch.clear()
+        if self.drafter is not None:
+            self.drafter.keep([])
+        self.slots = []
