@@ -89,6 +89,7 @@ def measure(engine: Engine, prompt: list[int], args: argparse.Namespace) -> dict
 def main() -> None:
     """Parse arguments, measure, print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="demo", help="folder, hub id or GGUF of the demo model")
     parser.add_argument("--widths", type=int, nargs="+", default=list(range(2, 9)))
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--requests", type=int, default=8, help="of each arm, at least 2")
@@ -100,8 +101,8 @@ def main() -> None:
     from mlxcel.engine.prepare import build_engine
 
     settings = Settings.from_env(mtp_block_controller="throughput")
-    engine = build_engine("demo", "demo", settings)
-    print(f"demo: {engine.model.representation.summary}; {args.tokens} tokens, {args.requests} "
+    engine = build_engine(args.model, "demo", settings)
+    print(f"{args.model}: {engine.model.representation.summary}; {args.tokens} tokens, {args.requests} "
           f"requests of each arm, start at width {settings.default_width}")  # fmt: skip
     widths = "".join(f"{width:7d}" for width in args.widths)
     print(f"tok/s at width{widths}  steered  best  held   mean width, first and last request   "
