@@ -102,8 +102,8 @@ def main() -> None:
 
     settings = Settings.from_env(mtp_block_controller="throughput")
     engine = build_engine(args.model, "demo", settings)
-    print(f"{args.model}: {engine.model.representation.summary}; {args.tokens} tokens, {args.requests} "
-          f"requests of each arm, start at width {settings.default_width}")  # fmt: skip
+    print(f"{args.model}: {engine.model.representation.summary}; {args.tokens} tokens, "
+          f"{args.requests} requests of each arm, start at {settings.default_width}")  # fmt: skip
     widths = "".join(f"{width:7d}" for width in args.widths)
     print(f"tok/s at width{widths}  steered  best  held   mean width, first and last request   "
           "steered / best fixed: first half, second half, all")  # fmt: skip

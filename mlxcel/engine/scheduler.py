@@ -114,6 +114,8 @@ class Scheduler:
 
     def plan(self, before: Plan | None) -> Plan | None:
         """Plan the next round; ``before`` is the round in flight, if any."""
+        if before is not None and self._may_be_last(before):
+            return None
         self._set_widths(0 if before is None else 1)
         number = self.table.plan_round(self.max_width)
         if number < 0:
@@ -124,6 +126,19 @@ class Scheduler:
         known = len(slots) == 1 and (before is None or before.width == 1)
         exact = self.table.upper_length(slots[0]) - widths[0] if known else None
         return Plan(number, slots, widths, self._bound(slots, widths), exact)
+
+    def _may_be_last(self, before: Plan) -> bool:
+        """Whether the only request may end with the round in flight.
+
+        To wait for it costs the host's part of a round, once; to go on without knowing costs a
+        whole one where it was the last, and the last tokens come later by that. Of several rows
+        none waits: the others would be gathered twice for it.
+        """
+        if len(self.running) != 1 or before.width == 1:
+            return False
+        ((slot, state),) = self.running.items()
+        left = state.params.max_tokens - len(state.token_ids)
+        return before.slots == [slot] and before.widths[0] >= left
 
     def _set_widths(self, in_flight: int) -> None:
         """Tell the slot table what changes: classic steps for the policy, chosen widths."""

@@ -26,7 +26,7 @@ __all__ = ["PROFILE_VERSION", "kernel_times", "projections_of", "shapes_of", "st
 
 log = logging.getLogger(__name__)
 
-PROFILE_VERSION = 2
+PROFILE_VERSION = 3
 """Of the record and of how it is measured; another version is measured again."""
 
 _NO_TIME = 1e-9  # seconds; below it a stored sample is damage, not a time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,33 @@ class Clock:
 
 def cells(times: KernelTimes) -> set[tuple[str, str, int]]:
     return set(times.samples)
+
+
+def test_what_compiles_is_not_among_the_samples() -> None:
+    """Every shape's first evaluation takes a second here, the others 10 ms."""
+    now, seen = [0.0], set()
+    plain = kernels._Products.runner
+
+    def runner(self: kernels._Products, rows: int) -> Callable[[int, int], None]:
+        def run(calls: int, outputs: int) -> None:
+            shape = (id(self), rows, calls, outputs)
+            now[0] += 0.01 if shape in seen else 1.0
+            seen.add(shape)
+
+        return run
+
+    kernels._Products.runner = runner  # type: ignore[method-assign]
+    try:
+        made = [
+            measure_kernels([SMALL], mx.float32, clock=lambda: now[0], budget=2.0, compiles=each)
+            for each in (True, False)
+        ]
+    finally:
+        kernels._Products.runner = plain  # type: ignore[method-assign]
+    good, bad = (max(max(samples) for samples in times.samples.values()) for times in made)
+    assert good == pytest.approx(0.01)
+    assert bad >= 1.0
+    assert all(len(samples) > 1 for samples in made[0].samples.values())
 
 
 def test_every_cell_is_timed_once_whatever_the_budget() -> None:
