@@ -35,7 +35,8 @@ FRONT = (
 # The longest matching name applies; a package may always import itself.
 TABLE = {
     "mlxcel.errors": Row(),
-    "mlxcel.types": Row("mlxcel.errors"),
+    "mlxcel.types": Row("mlxcel.errors mlxcel.sampling_params"),
+    "mlxcel.sampling_params": Row("mlxcel.errors"),
     "mlxcel.config": Row("mlxcel.errors mlxcel.config_parse"),
     "mlxcel.config_parse": Row("mlxcel.errors"),
     "mlxcel.decide": Row(BASE),
