@@ -24,6 +24,7 @@ from mlxcel.config_parse import (
     parse_bool,
     parse_int,
     parse_path,
+    parse_size,
     parse_word,
     whole,
     word,
@@ -82,6 +83,8 @@ class Settings:
         Tokens of a prompt per pass.
     length_step : int
         Tokens by which cache buffers grow.
+    prefix_bytes : int
+        Bytes of caches kept of requests that have ended, for prompts that begin alike.
     lean_modules : bool
         Whether norms and rotations are replaced by cheaper forms on the CPU backend.
     enable_mtp_b1 : bool or None
@@ -158,6 +161,15 @@ class Settings:
         256,
         "Tokens by which cache buffers grow, 1 to 65536.",
         check=whole(1, 65536, "tokens"),
+    )
+    prefix_bytes: int = _setting(
+        256 * 2**20,
+        "Caches kept of requests that have ended, in bytes (`512MiB`, `2GB`): a prompt that begins "
+        "like one of them is read from there on. `0` keeps and shares none.",
+        check=whole(0, 2**50, "bytes"),
+        env="MLXCEL_PREFIX_BYTES",
+        parse=parse_size,
+        shown="`256MiB`",
     )
     lean_modules: bool = _setting(
         True,

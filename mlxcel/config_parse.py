@@ -23,6 +23,7 @@ __all__ = [
     "parse_bool",
     "parse_int",
     "parse_path",
+    "parse_size",
     "parse_word",
     "whole",
     "word",
@@ -61,6 +62,24 @@ def parse_int(name: str, text: str) -> int:
     if not re.fullmatch(r"\s*[+-]?\d{1,18}\s*", text, re.ASCII):
         raise ConfigError(f"{name}={text!r}: use a whole number", param=name)
     return int(text)
+
+
+_UNITS = {
+    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+
+
+def parse_size(name: str, text: str) -> int:
+    """Read a variable with a number of bytes: ``512MiB``, ``2 GB``, ``0``; units in any case."""
+    said = re.fullmatch(r"\s*(\d{1,18})\s*([a-z]*)\s*", text.lower(), re.ASCII)
+    if said is None or said[2] not in _UNITS:
+        raise ConfigError(
+            f"{name}={text!r}: use a whole number of bytes, or one with KiB, MiB, GiB, TiB, KB, "
+            "MB, GB or TB",
+            param=name,
+        )
+    return int(said[1]) * _UNITS[said[2]]
 
 
 def parse_word(name: str, text: str) -> str:

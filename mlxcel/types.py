@@ -87,10 +87,11 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one request."""
+    """Token counts of one request; ``cached_tokens`` of the prompt came from a kept prefix."""
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:

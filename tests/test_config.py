@@ -20,6 +20,7 @@ def test_defaults() -> None:
     assert settings.weights == "auto"
     assert (settings.max_rows, settings.max_width, settings.default_width) == (8, 16, 4)
     assert (settings.prefill_chunk, settings.length_step) == (512, 256)
+    assert settings.prefix_bytes == 256 * 2**20
     assert settings.lean_modules is True
     assert settings.enable_mtp_b1 is None
     assert settings.mtp_adaptive is True
@@ -51,6 +52,7 @@ def test_every_variable_is_read() -> None:
         "MLXCEL_MAX_ROWS": "2",
         "MLXCEL_DRAFT_WIDTH": "6",
         "MLXCEL_PREFILL_CHUNK": "128",
+        "MLXCEL_PREFIX_BYTES": "3 MiB",
         "MLXCEL_LEAN": "No",
         "MLXCEL_ENABLE_MTP_B1": "off",
         "MLXCEL_MTP_ADAPTIVE": "0",
@@ -66,6 +68,7 @@ def test_every_variable_is_read() -> None:
         max_rows=2,
         default_width=6,
         prefill_chunk=128,
+        prefix_bytes=3 * 2**20,
         lean_modules=False,
         enable_mtp_b1=False,
         mtp_adaptive=False,

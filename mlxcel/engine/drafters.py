@@ -1,25 +1,20 @@
-"""What a drafter is to the engine, and the drafters that come with it.
-
-A drafter proposes; it can never change the output. One that works on the host needs the
-last round's tokens and makes rounds wait for each other; one on the device does not.
-"""
+"""The drafters that come with the engine; what a drafter is, says `mlxcel.engine.drafting`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import mlx.core as mx
 import numpy as np
-import numpy.typing as npt
 
 from mlxcel._fast import NgramIndex
+from mlxcel.engine.drafting import Draft, Drafter, Preparation, Tokens
 from mlxcel.engine.plan import Plan
 from mlxcel.runtime.batch import Batch, Check
 from mlxcel.runtime.draft import DraftModel
 from mlxcel.runtime.mtp import MtpChain, MtpPrefill
 from mlxcel.runtime.prefill import Prefill
+from mlxcel.runtime.row_copy import Resume, RowCopy
 
 __all__ = [
     "DeviceDrafter",
@@ -30,65 +25,8 @@ __all__ = [
     "ModelDrafter",
     "MtpDrafter",
     "Preparation",
+    "Tokens",
 ]
-
-Tokens = npt.NDArray[np.uint32]
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """Proposals of one round: uint32 ``(rows, width - 1)`` or none, and each row's width."""
-
-    tokens: mx.array | None
-    widths: list[int]
-
-
-class Preparation(Protocol):
-    """A drafter's own work on a prompt, advanced beside the target's prefill."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing is left to do."""
-
-    def advance(self, target: Prefill) -> None:
-        """Do one chunk of it, right after the target's chunk."""
-
-
-class Drafter(Protocol):
-    """Proposes tokens for the rows of a batch."""
-
-    kind: str
-    on_host: bool
-    fingerprint: str  # of everything that changes what it proposes, for the policy's verdicts
-    sequential: bool  # whether acceptance by position is the same for every block width
-
-    def prepare(self, prompt: Sequence[int], chunk: int, speculate: bool) -> Preparation:
-        """Begin with a prompt; ``speculate`` is false for a row that only keeps its place."""
-
-    def join(
-        self, slot: int, prompt: Sequence[int], first: int, preparation: Preparation
-    ) -> None:
-        """A prepared row joins the batch, below the others, with its first output token."""
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Only these rows of the batch stay, in this order."""
-
-    def draft(self, batch: Batch, plan: Plan) -> Draft:
-        """Propose up to each row's planned width."""
-
-    def absorb(self, check: Check, plan: Plan) -> list[mx.array]:
-        """Take in a verify pass on the device; return arrays to be evaluated with it."""
-
-    def observe(self, slots: Sequence[int], counts: Sequence[int], tokens: Tokens) -> None:
-        """The first ``counts[r]`` tokens of row r were emitted for ``slots[r]``."""
-
-    def leave(self, slot: int) -> None:
-        """The request in this slot has ended."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of caches and indices held."""
-
 
 class _Nothing:
     complete = True
@@ -96,17 +34,23 @@ class _Nothing:
     def advance(self, target: Prefill) -> None:
         """There is nothing to do."""
 
+    def copy(self) -> None:
+        """Nothing is kept by row."""
+
 
 class HostDrafter:
     """Base of drafters that propose from the tokens seen so far, on the host."""
 
     kind = "host"
     on_host = True
+    keeps_rows = False
     sequential = True
     nbytes = 0
     fingerprint = "host"
 
-    def prepare(self, prompt: Sequence[int], chunk: int, speculate: bool) -> Preparation:
+    def prepare(
+        self, prompt: Sequence[int], chunk: int, speculate: bool, resume: Resume | None = None
+    ) -> Preparation:
         """See `Drafter`."""
         return _Nothing()
 
@@ -127,6 +71,9 @@ class HostDrafter:
 
     def leave(self, slot: int) -> None:
         """See `Drafter`."""
+
+    def copy_row(self, slot: int, row: int, length: int, written: int) -> None:
+        """See `Drafter`; nothing here is kept by row."""
 
     def draft(self, batch: Batch, plan: Plan) -> Draft:
         """See `Drafter`."""
@@ -197,6 +144,7 @@ class DeviceDrafter:
     """Base of drafters that live on the device, row by row beside the batch."""
 
     on_host = False
+    keeps_rows = True
     sequential = True
     fingerprint = "device"
 
@@ -237,9 +185,13 @@ class ModelDrafter(DeviceDrafter):
         """Bytes of the draft model's caches."""
         return self._model.caches.nbytes
 
-    def prepare(self, prompt: Sequence[int], chunk: int, speculate: bool) -> Preparation:
+    def prepare(
+        self, prompt: Sequence[int], chunk: int, speculate: bool, resume: Resume | None = None
+    ) -> Preparation:
         """See `Drafter`; a row that only keeps its place reads one token."""
-        prefill = self._model.prefill(prompt if speculate else prompt[-1:], chunk)
+        own = None if resume is None else resume.drafter
+        start = 0 if resume is None or own is None else resume.length
+        prefill = self._model.prefill(prompt if speculate else prompt[-1:], chunk, own, start)
         return _OwnPrefill(prefill, speculate)
 
     def join(
@@ -258,6 +210,12 @@ class ModelDrafter(DeviceDrafter):
     def leave(self, slot: int) -> None:
         """See `Drafter`."""
         self._speculating.discard(slot)
+
+    def copy_row(self, slot: int, row: int, length: int, written: int) -> RowCopy | None:
+        """See `Drafter`; the model may not have seen the last token yet."""
+        if slot not in self._speculating:
+            return None
+        return self._model.copy_row(row, length - 1, written)
 
     def draft(self, batch: Batch, plan: Plan) -> Draft:
         """See `Drafter`."""
@@ -286,6 +244,9 @@ class _OwnPrefill:
     def advance(self, target: Prefill) -> None:
         self.prefill.advance()
 
+    def copy(self) -> RowCopy | None:
+        return self.prefill.copy() if self.speculate else None
+
 
 class MtpDrafter(DeviceDrafter):
     """A multi-token-prediction head that reads the target's hidden states.
@@ -310,9 +271,13 @@ class MtpDrafter(DeviceDrafter):
         """Bytes of the head's cache."""
         return self._chain.caches.nbytes
 
-    def prepare(self, prompt: Sequence[int], chunk: int, speculate: bool) -> Preparation:
+    def prepare(
+        self, prompt: Sequence[int], chunk: int, speculate: bool, resume: Resume | None = None
+    ) -> Preparation:
         """See `Drafter`."""
-        return self._chain.prefill(prompt, speculate)
+        own = None if resume is None else resume.drafter
+        start = 0 if resume is None or own is None else resume.length
+        return self._chain.prefill(prompt, speculate, own, start)
 
     def join(
         self, slot: int, prompt: Sequence[int], first: int, preparation: Preparation
@@ -330,6 +295,10 @@ class MtpDrafter(DeviceDrafter):
     def leave(self, slot: int) -> None:
         """See `Drafter`."""
         self._speculating.discard(slot)
+
+    def copy_row(self, slot: int, row: int, length: int, written: int) -> RowCopy | None:
+        """See `Drafter`."""
+        return self._chain.copy_row(row, length) if slot in self._speculating else None
 
     def draft(self, batch: Batch, plan: Plan) -> Draft:
         """See `Drafter`."""

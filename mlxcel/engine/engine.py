@@ -26,6 +26,7 @@ from mlxcel.engine.governor import Governor
 from mlxcel.engine.intake import Intake
 from mlxcel.engine.outbox import Outbox
 from mlxcel.engine.plan import Plan
+from mlxcel.engine.prefixes import Prefixes
 from mlxcel.engine.round_clock import RoundClock
 from mlxcel.engine.rows import Rows
 from mlxcel.engine.scheduler import Scheduler, Settled
@@ -90,9 +91,11 @@ class Engine:
         self._broken: str | None = None
         self._rounds = RoundClock(clock)
         self._outbox = Outbox(self.scheduler, clock)
+        self.prefixes = Prefixes(self.settings, self.scheduler, self.rows, rewindable=rewindable)
         self._intake = Intake(
-            model, self.settings, self.scheduler, self.rows, self._outbox, self._rounds, clock
-        )
+            model, self.settings, self.scheduler, self.rows, self._outbox, self._rounds,
+            self.prefixes, clock,
+        )  # fmt: skip
 
     @property
     def drafter(self) -> Drafter | None:
@@ -150,8 +153,17 @@ class Engine:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of key/value buffers and of the drafter's own state."""
-        return self.rows.nbytes
+        """Bytes of key/value buffers, of the drafter's own state and of kept prefixes."""
+        return self.rows.nbytes + self.prefix_bytes
+
+    @property
+    def prefix_bytes(self) -> int:
+        """Bytes of what is kept of requests that have ended; see `Prefixes`."""
+        return self.prefixes.nbytes
+
+    def clear_prefixes(self) -> None:
+        """Give back what is kept of requests that have ended."""
+        self.prefixes.clear()
 
     def step(self) -> list[Chunk]:
         """Do one chunk of prefill and one round; return what became known.
@@ -240,8 +252,9 @@ class Engine:
     def _drop(self, state: RequestState) -> None:
         """Take a request out of wherever it is."""
         if state is self.scheduler.prefilling:
-            self._intake.drop()
+            self._intake.end()
         elif self.scheduler.running.get(state.slot) is state:
+            self.prefixes.keep_row(state)
             self.scheduler.release(state)
             self.rows.leave(state.slot)
         else:
@@ -256,3 +269,4 @@ class Engine:
         self._intake.drop()
         self.scheduler.clear()
         self.rows.clear()
+        self.clear_prefixes()  # copies may still wait for what has failed

@@ -158,7 +158,7 @@ class Arm:
         self._rule = rule
         # As if a request had been admitted that comes to so many tokens.
         self._reserved = len(prompt) + 4 * settings.max_width
-        sizes = {"slack": settings.max_width, "length_step": settings.length_step}
+        sizes: dict[str, Any] = {"slack": settings.max_width, "length_step": settings.length_step}
         prefill = Prefill(target, prompt, chunk=settings.prefill_chunk, **sizes)
         while not prefill.complete:
             prefill.advance()

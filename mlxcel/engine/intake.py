@@ -8,6 +8,7 @@ from collections.abc import Callable
 from mlxcel.config import Settings
 from mlxcel.engine.admission import govern
 from mlxcel.engine.outbox import Outbox
+from mlxcel.engine.prefixes import Prefixes
 from mlxcel.engine.reading import Reading
 from mlxcel.engine.round_clock import RoundClock
 from mlxcel.engine.rows import Rows
@@ -31,7 +32,7 @@ class Intake:
         The target.
     settings : Settings
         Chunk size and buffer steps.
-    scheduler, rows, outbox, rounds
+    scheduler, rows, outbox, rounds, prefixes
         The engine's.
     clock : callable
         Seconds.
@@ -45,6 +46,7 @@ class Intake:
         rows: Rows,
         outbox: Outbox,
         rounds: RoundClock,
+        prefixes: Prefixes,
         clock: Callable[[], float],
     ) -> None:
         self._model = model
@@ -53,6 +55,7 @@ class Intake:
         self._rows = rows
         self._outbox = outbox
         self._rounds = rounds
+        self._prefixes = prefixes
         self._clock = clock
         self._reading: Reading | None = None
 
@@ -87,7 +90,8 @@ class Intake:
     def _begin(self, state: RequestState) -> Reading:
         govern(state, self._scheduler)
         state.prefill_began = self._clock()
-        self._reading = Reading(state, self._model, self._rows.drafter, self._settings)
+        resume = self._prefixes.find(state)
+        self._reading = Reading(state, self._model, self._rows.drafter, self._settings, resume)
         return self._reading
 
     def _choose(self, reading: Reading) -> tuple[Choice, int] | None:
@@ -96,13 +100,19 @@ class Intake:
         first, goes_on = self._outbox.first_token(reading.state, choice)
         if goes_on:
             return choice, first
-        self.drop()
+        self.end()
         return None
 
     def without_drafter(self) -> None:
         """The drafter has been parked: the prompt being read needs no preparation for it."""
         if self._reading is not None:
             self._reading.drafting = None
+
+    def end(self) -> None:
+        """The request whose prompt is being read has ended; what has been read is kept."""
+        if self._reading is not None:
+            self._prefixes.keep_reading(self._reading)
+        self.drop()
 
     def drop(self) -> None:
         """Give up the prompt being read."""

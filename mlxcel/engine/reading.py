@@ -7,6 +7,7 @@ from mlxcel.engine.drafters import Drafter, Preparation
 from mlxcel.engine.sequence import RequestState
 from mlxcel.runtime.loader import LoadedModel
 from mlxcel.runtime.prefill import Prefill
+from mlxcel.runtime.row_copy import Resume
 from mlxcel.runtime.sampling import Choice, RowSampler
 
 __all__ = ["Reading"]
@@ -25,10 +26,17 @@ class Reading:
         Prepared beside the target, if there is one.
     settings : Settings
         Chunk size and buffer steps.
+    resume : Resume, optional
+        What need not be read.
     """
 
     def __init__(
-        self, state: RequestState, model: LoadedModel, drafter: Drafter | None, settings: Settings
+        self,
+        state: RequestState,
+        model: LoadedModel,
+        drafter: Drafter | None,
+        settings: Settings,
+        resume: Resume | None = None,
     ) -> None:
         prompt = state.request.prompt_ids
         self.state = state
@@ -38,12 +46,14 @@ class Reading:
             chunk=settings.prefill_chunk,
             slack=settings.max_width,
             length_step=settings.length_step,
+            copied=None if resume is None else resume.target,
+            start=0 if resume is None else resume.length,
         )
         self.sampler = RowSampler.for_prompt(model.target.vocab_size, state.params, prompt)
         self.drafting: Preparation | None = None
         if drafter is not None:
             run = state.decision.run
-            self.drafting = drafter.prepare(prompt, settings.prefill_chunk, run)
+            self.drafting = drafter.prepare(prompt, settings.prefill_chunk, run, resume)
 
     @property
     def complete(self) -> bool:

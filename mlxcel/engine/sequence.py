@@ -53,6 +53,7 @@ class RequestState:
     drafted: list[bool] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     completion: Completion | None = None
+    cached_tokens: int = 0  # of the prompt, not read because another request had
     prefill_began: float = 0.0
     first_token_at: float = 0.0
     probes_asked: int = 0  # rounds without drafter that the policy wants
@@ -156,7 +157,9 @@ class RequestState:
             token_ids=tuple(self.token_ids),
             drafted=tuple(self.drafted),
             finish_reason=finish,
-            usage=Usage(len(self.request.prompt_ids), len(self.token_ids)),
+            usage=Usage(
+                len(self.request.prompt_ids), len(self.token_ids), self.cached_tokens
+            ),
             seed=self.params.seed or 0,
             decision=self.decision,
             speculation=stats,

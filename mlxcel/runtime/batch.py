@@ -75,6 +75,7 @@ class Batch:
             self.target, slack=self.slack, length_step=self.length_step
         )
         self.rows = 0
+        self.widest = 0  # tokens per row of the widest pass so far, with padding
         self.lengths = mx.zeros((0,), mx.int32)
         self.bonus = mx.zeros((0,), mx.uint32)
         self.previous = mx.zeros((0,), mx.uint32)
@@ -170,6 +171,7 @@ class Batch:
         block = bonus if drafts is None else mx.concatenate([bonus, drafts], axis=1)
         width = int(block.shape[1])
         fed = self._padded(block, pad_to) if pad_to else block
+        self.widest = max(self.widest, int(fed.shape[1]))
         frame = self.frame(fed.shape[1], bound=bound, exact=exact)
         self.caches.frame = frame
         states = self.target.hidden(fed, self.caches.layers)

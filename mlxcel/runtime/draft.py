@@ -19,7 +19,9 @@ from mlxcel.models.target import Target
 from mlxcel.runtime.batch import Batch
 from mlxcel.runtime.caches import new_caches
 from mlxcel.runtime.frame import Frame
+from mlxcel.runtime.kv_cache import SlotCache
 from mlxcel.runtime.prefill import Prefill
+from mlxcel.runtime.row_copy import RowCopy
 
 __all__ = ["DraftModel"]
 
@@ -48,16 +50,25 @@ class DraftModel:
         self._unread_bound = 0
         self._unread_start = mx.zeros((0,), mx.int32)
 
-    def prefill(self, prompt: Sequence[int], chunk: int) -> Prefill:
-        """Begin to read a prompt."""
+    def prefill(
+        self, prompt: Sequence[int], chunk: int, copied: RowCopy | None = None, start: int = 0
+    ) -> Prefill:
+        """Begin to read a prompt, behind ``start`` tokens that are copied; see `Prefill`."""
         return Prefill(
-            self.model, prompt, chunk=chunk, slack=self.slack, length_step=self.length_step
-        )
+            self.model, prompt, chunk=chunk, slack=self.slack, length_step=self.length_step,
+            copied=copied, start=start,
+        )  # fmt: skip
 
     def join(self, prefill: Prefill) -> None:
         """Add a row below the others."""
         self._read()
         self.caches.append(prefill.caches)
+
+    def copy_row(self, row: int, length: int, written: int) -> RowCopy:
+        """Copy a row, see `RowCopy.of`."""
+        self._read()
+        assert isinstance(self.caches, SlotCache)
+        return RowCopy.of(self.caches, row, length, written)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""

@@ -21,6 +21,7 @@ from mlxcel.runtime.caches import slot_cache
 from mlxcel.runtime.frame import Frame
 from mlxcel.runtime.kv_cache import SlotCache
 from mlxcel.runtime.prefill import Prefill
+from mlxcel.runtime.row_copy import RowCopy
 
 __all__ = ["MtpChain", "MtpPrefill"]
 
@@ -29,9 +30,15 @@ class MtpPrefill:
     """The head's own pass over a prompt, chunk by chunk behind the target's."""
 
     def __init__(
-        self, chain: MtpChain, caches: SlotCache, prompt: Sequence[int], speculate: bool
+        self,
+        chain: MtpChain,
+        caches: SlotCache,
+        prompt: Sequence[int],
+        speculate: bool,
+        pairs: int = 0,
     ) -> None:
         self.caches = caches
+        self.pairs = pairs  # in the caches
         self.speculate = speculate
         self.length = len(prompt)
         self.last: mx.array | None = None  # hidden state of the prompt's last token
@@ -52,8 +59,16 @@ class MtpPrefill:
             tokens = self._tokens[:, start + 1 : start + 1 + pairs]
             self._chain.read(hidden[:, :pairs], tokens, Frame.exact(start, pairs), self.caches)
             mx.async_eval(self.caches.state)
+            self.pairs = start + pairs
         if target.complete:
             self.last = hidden[:, -1:]
+
+
+    def copy(self) -> RowCopy | None:
+        """Copy the pairs that have been read, if the row speculates."""
+        if not self.speculate:
+            return None
+        return RowCopy.of(self.caches, 0, self.pairs, self.pairs)
 
 
 class MtpChain:
@@ -92,9 +107,35 @@ class MtpChain:
         self._unread_bound = 0
         self._unread_exact: int | None = None
 
-    def prefill(self, prompt: Sequence[int], speculate: bool) -> MtpPrefill:
-        """Begin with a prompt; without ``speculate`` the row only keeps its place."""
-        return MtpPrefill(self, self._new_caches(), prompt, speculate)
+    def prefill(
+        self,
+        prompt: Sequence[int],
+        speculate: bool,
+        copied: RowCopy | None = None,
+        start: int = 0,
+    ) -> MtpPrefill:
+        """Begin with a prompt.
+
+        Parameters
+        ----------
+        prompt : sequence of int
+            Token ids.
+        speculate : bool
+            Without it the row only keeps its place.
+        copied : RowCopy, optional
+            The head's caches of another row; their pairs before ``start`` are this prompt's.
+        start : int
+            Where the target's chunks begin.
+        """
+        caches = self._new_caches()
+        if copied is not None:
+            copied.fill(caches, start)
+        return MtpPrefill(self, caches, prompt, speculate, start)
+
+    def copy_row(self, row: int, length: int) -> RowCopy:
+        """Copy the pairs of a row's first ``length`` tokens."""
+        self._read_waiting()
+        return RowCopy.of(self.caches, row, length, length)
 
     def join(self, prefill: MtpPrefill, first: int) -> None:
         """Add a row below the others: the pair of its last prompt token and first output."""

@@ -9,6 +9,8 @@ import mlx.core as mx
 from mlxcel.models.target import Target
 from mlxcel.runtime.caches import new_caches
 from mlxcel.runtime.frame import Frame
+from mlxcel.runtime.kv_cache import SlotCache
+from mlxcel.runtime.row_copy import RowCopy
 from mlxcel.runtime.sampling import Choice, RowSampler
 
 __all__ = ["Prefill"]
@@ -17,8 +19,8 @@ __all__ = ["Prefill"]
 class Prefill:
     """A prompt on its way into the caches of one row.
 
-    The chunks begin at position 0 and have one size, whatever else runs, so that the
-    same prompt always gives the same numbers.
+    The chunks begin where the copied part ends, else at position 0, and have one size, whatever
+    else runs, so that the same prompt always gives the same numbers.
 
     Parameters
     ----------
@@ -30,14 +32,31 @@ class Prefill:
         Tokens per pass.
     slack, length_step : int
         As for the caches of the batch that the row will join.
+    copied : RowCopy, optional
+        Caches of the prompt's first tokens, which are then not read again.
+    start : int
+        How many tokens those are; less than the prompt has.
     """
 
     def __init__(
-        self, target: Target, prompt: Sequence[int], *, chunk: int, slack: int, length_step: int
+        self,
+        target: Target,
+        prompt: Sequence[int],
+        *,
+        chunk: int,
+        slack: int,
+        length_step: int,
+        copied: RowCopy | None = None,
+        start: int = 0,
     ) -> None:
         self.target = target
         self.caches = new_caches(target, slack=slack, length_step=length_step)
-        self.done = 0
+        self.done = self._stale = 0
+        if copied is not None:
+            assert isinstance(self.caches, SlotCache)
+            copied.fill(self.caches, start)
+            self.done = start
+            self._stale = start + slack  # its rings may hold as much beyond `start`
         self.chunk = chunk
         self._prompt = mx.array(list(prompt), dtype=mx.uint32)
         self.length = len(prompt)
@@ -63,6 +82,11 @@ class Prefill:
         self._hidden = self.target.hidden(tokens, self.caches.layers)
         self.done += width
         mx.async_eval([*self.caches.state, self._hidden])
+
+    def copy(self) -> RowCopy:
+        """Copy what has been read so far, see `RowCopy.of`."""
+        assert isinstance(self.caches, SlotCache)
+        return RowCopy.of(self.caches, 0, self.done, max(self.done, self._stale))
 
     def first(self, sampler: RowSampler) -> Choice:
         """Choose the first output token; its history is the prompt."""

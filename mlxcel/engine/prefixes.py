@@ -1,0 +1,150 @@
+"""Prompts that begin like another request's: read from where they differ.
+
+Rows of running requests serve as well as copies of those that have ended; see
+``docs/decisions/0011-prefix-reuse.md``.
+"""
+
+from __future__ import annotations
+
+from mlxcel.config import Settings
+from mlxcel.decide.prefix_index import Prefix, Want, pack
+from mlxcel.engine.prefix_store import Kept, PrefixStore
+from mlxcel.engine.reading import Reading
+from mlxcel.engine.rows import Rows
+from mlxcel.engine.scheduler import Scheduler
+from mlxcel.engine.sequence import RequestState
+from mlxcel.runtime.kv_cache import SlotCache
+from mlxcel.runtime.row_copy import Resume, RowCopy
+
+__all__ = ["Prefixes"]
+
+
+class Prefixes:
+    """Finds what a prompt can resume from, and keeps what requests leave behind.
+
+    Parameters
+    ----------
+    settings : Settings
+        Budget, chunk size and numerics.
+    scheduler : Scheduler
+        Knows the running requests.
+    rows : Rows
+        Their caches.
+    rewindable : bool
+        Whether the target's caches can be cut; nothing is kept of others.
+    """
+
+    def __init__(
+        self, settings: Settings, scheduler: Scheduler, rows: Rows, *, rewindable: bool
+    ) -> None:
+        budget = settings.prefix_bytes if rewindable else 0
+        self.store = PrefixStore(budget)
+        self._on = budget > 0
+        self._step = settings.prefill_chunk
+        # Bitwise that of a cold run is only what the same chunks have made.
+        self._chunk = self._step if settings.numerics == "invariant" else 0
+        self._scheduler = scheduler
+        self._rows = rows
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything kept."""
+        return self.store.nbytes
+
+    def clear(self) -> None:
+        """Give everything back."""
+        self.store.clear()
+
+    def find(self, state: RequestState) -> Resume | None:
+        """What a request that is about to start need not read; counted in its usage."""
+        if not self._on:
+            return None
+        owner = self._owner() if state.decision.run else ""
+        want = Want(pack(state.request.prompt_ids), owner, self._chunk)
+        best = self.store.best(want)
+        resume = self._from_row(want, 0 if best is None else best[1])
+        if resume is None and best is not None:
+            resume = self.store.take(*best, want)
+        state.cached_tokens = 0 if resume is None else resume.length
+        self.store.count(state.cached_tokens)
+        return resume
+
+    def keep_row(self, state: RequestState) -> None:
+        """A running request is about to leave its row: keep what is settled."""
+        if self._on and state.slot in self._rows.slots:
+            self.store.put(self._copied(state, self._cached(state)))
+
+    def keep_reading(self, reading: Reading) -> None:
+        """A request ends with its prompt, or in it: keep what has been read."""
+        if not self._on or not reading.prefill.done:
+            return
+        state, done = reading.state, reading.prefill.done
+        drafting = None if reading.drafting is None else reading.drafting.copy()
+        tokens = pack([*state.request.prompt_ids, *state.token_ids])
+        whole = done // self._step * self._step
+        self.store.put(Kept.of(tokens, whole, reading.prefill.copy(), drafting, self._owner()))
+
+    def _owner(self) -> str:
+        """Whose caches beside the target's are meant; empty for a drafter that has none."""
+        drafter = self._rows.drafter
+        if drafter is None or not drafter.keeps_rows:
+            return ""
+        return f"{drafter.kind} {drafter.fingerprint}"
+
+    def _from_row(self, want: Want, least: int) -> Resume | None:
+        """Copy from the running row that serves most, if that is more than ``least`` tokens."""
+        counts = {
+            slot: self._prefix(state).serves(want)
+            for slot, state in self._scheduler.running.items()
+            if slot in self._rows.slots and (not want.owner or state.decision.run)
+        }
+        slot = max(counts, key=lambda slot: counts[slot], default=None)
+        if slot is None or counts[slot] <= least:
+            return None
+        state = self._scheduler.running[slot]
+        # One token more than is needed: a drafter may have seen one less than the target.
+        kept = self._copied(state, min(counts[slot] + 1, self._cached(state)))
+        count = kept.prefix.serves(want)
+        if count <= least:  # a ring has lost what it would need
+            return None
+        kept.evaluate()
+        return kept.resume(count, want)
+
+    def _prefix(self, state: RequestState) -> Prefix:
+        """What a running row serves at most, whatever its rings have lost."""
+        cached = self._cached(state)
+        return Prefix(_tokens(state), cached, 0, self._whole(state), self._owner(), cached)
+
+    def _whole(self, state: RequestState) -> int:
+        return len(state.request.prompt_ids) // self._step * self._step
+
+    def _cached(self, state: RequestState) -> int:
+        """Tokens whose keys and values are final: all but the last, which was never fed."""
+        return len(state.request.prompt_ids) + len(state.token_ids) - 1
+
+    def _copied(self, state: RequestState, length: int) -> Kept:
+        """Copies of a running row's first tokens, still lazy."""
+        caches, row = self._rows.batch.caches, self._rows.slots.index(state.slot)
+        assert isinstance(caches, SlotCache)
+        written = self._written(state)
+        target = RowCopy.of(caches, row, length, written)
+        drafter = self._rows.drafter
+        own = None if drafter is None else drafter.copy_row(state.slot, row, length, written)
+        whole = min(self._whole(state), length)
+        return Kept.of(_tokens(state), whole, target, own, self._owner())
+
+    def _written(self, state: RequestState) -> int:
+        """Upper bound of the positions written so far, by rounds in flight too."""
+        table, batch = self._scheduler.table, self._rows.batch
+        begun = table.stats(state.slot)["length"]
+        if table.stats(state.slot)["in_flight"] > 1:  # all but the last may be accepted whole
+            begun = table.upper_length(state.slot) - 1
+        written = begun + batch.widest
+        # A row that was resumed itself began with what its source had written beyond that place:
+        # not more than the slack, which is one token larger in a draft model's caches.
+        inherited = state.cached_tokens + batch.slack + 1 if state.cached_tokens else 0
+        return max(written, inherited)
+
+
+def _tokens(state: RequestState) -> bytes:
+    return pack([*state.request.prompt_ids, *state.token_ids])
