@@ -27,6 +27,7 @@ from mlxcel.config_parse import (
     parse_size,
     parse_word,
     whole,
+    whole_or_none,
     word,
 )
 from mlxcel.errors import ConfigError
@@ -83,6 +84,11 @@ class Settings:
         Tokens of a prompt per pass.
     length_step : int
         Tokens by which cache buffers grow.
+    max_queue : int
+        Requests that may wait; more are refused.
+    cache_bytes : int or None
+        Bytes that caches of running requests may take; ``None``: half of what is free once
+        the model is loaded.
     prefix_bytes : int
         Bytes of caches kept of requests that have ended, for prompts that begin alike.
     lean_modules : bool
@@ -161,6 +167,22 @@ class Settings:
         256,
         "Tokens by which cache buffers grow, 1 to 65536.",
         check=whole(1, 65536, "tokens"),
+    )
+    max_queue: int = _setting(
+        256,
+        "Requests that may wait for a row, 1 to 1000000; more are refused.",
+        check=whole(1, 1_000_000, "requests"),
+        env="MLXCEL_MAX_QUEUE",
+        parse=parse_int,
+    )
+    cache_bytes: int | None = _setting(
+        None,
+        "Caches of running requests, in bytes (`8GiB`): requests that do not fit wait, and one "
+        "that never would is refused.",
+        check=whole_or_none(1, 2**50, "bytes"),
+        env="MLXCEL_CACHE_BYTES",
+        parse=parse_size,
+        shown="half of the memory that is free once the model is loaded",
     )
     prefix_bytes: int = _setting(
         256 * 2**20,

@@ -26,6 +26,7 @@ __all__ = [
     "parse_size",
     "parse_word",
     "whole",
+    "whole_or_none",
     "word",
 ]
 
@@ -103,6 +104,16 @@ def whole(low: int, high: int, unit: str) -> Check:
         if not low <= value <= high:
             raise ConfigError(f"{label} must be between {low} and {high} {unit}, got {value}")
         return value
+
+    return check
+
+
+def whole_or_none(low: int, high: int, unit: str) -> Check:
+    """The same, or ``None``."""
+    checked = whole(low, high, unit)
+
+    def check(label: str, value: Any) -> int | None:
+        return None if value is None else int(checked(label, value))
 
     return check
 

@@ -72,6 +72,10 @@ class HostDrafter:
     def leave(self, slot: int) -> None:
         """See `Drafter`."""
 
+    def position_bytes(self) -> list[tuple[int, int | None]]:
+        """See `Drafter`."""
+        return []
+
     def copy_row(self, slot: int, row: int, length: int, written: int) -> None:
         """See `Drafter`; nothing here is kept by row."""
 
@@ -211,6 +215,10 @@ class ModelDrafter(DeviceDrafter):
         """See `Drafter`."""
         self._speculating.discard(slot)
 
+    def position_bytes(self) -> list[tuple[int, int | None]]:
+        """See `Drafter`."""
+        return self._model.position_bytes()
+
     def copy_row(self, slot: int, row: int, length: int, written: int) -> RowCopy | None:
         """See `Drafter`; the model may not have seen the last token yet."""
         if slot not in self._speculating:
@@ -295,6 +303,10 @@ class MtpDrafter(DeviceDrafter):
     def leave(self, slot: int) -> None:
         """See `Drafter`."""
         self._speculating.discard(slot)
+
+    def position_bytes(self) -> list[tuple[int, int | None]]:
+        """See `Drafter`."""
+        return self._chain.position_bytes()
 
     def copy_row(self, slot: int, row: int, length: int, written: int) -> RowCopy | None:
         """See `Drafter`."""

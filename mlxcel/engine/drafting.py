@@ -86,6 +86,9 @@ class Drafter(Protocol):
         ``None`` where nothing is kept of this row. ``written`` is as in `RowCopy.of`.
         """
 
+    def position_bytes(self) -> list[tuple[int, int | None]]:
+        """Bytes of one position of a row in each of its caches, see `position_bytes`."""
+
     @property
     def nbytes(self) -> int:
         """Bytes of caches and indices held."""

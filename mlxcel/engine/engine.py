@@ -21,6 +21,7 @@ import numpy as np
 from mlxcel.config import Settings
 from mlxcel.decide.rows import RowRule, rule_of
 from mlxcel.engine.admission import new_state, park, report_burst
+from mlxcel.engine.budget import Budget
 from mlxcel.engine.drafters import Drafter
 from mlxcel.engine.governor import Governor
 from mlxcel.engine.intake import Intake
@@ -80,6 +81,7 @@ class Engine:
             governor=governor if rewindable and drafter is not None else None,
             rule=rule or (lambda: rule_of(self.settings)),
             invariant=rewindable and self.settings.numerics == "invariant",  # else always 1 x 1
+            budget=Budget(model.target, drafter if rewindable else None, self.settings),
         )
         self.batch = Batch(
             model.target, slack=self.settings.max_width, length_step=self.settings.length_step
@@ -89,6 +91,7 @@ class Engine:
         self._clock = clock
         self._ids = itertools.count()
         self._broken: str | None = None
+        self._timed: dict[int, RequestState] = {}  # those with a timeout
         self._rounds = RoundClock(clock)
         self._outbox = Outbox(self.scheduler, clock)
         self.prefixes = Prefixes(self.settings, self.scheduler, self.rows, rewindable=rewindable)
@@ -118,6 +121,8 @@ class Engine:
         ------
         RequestError
             A parameter does not fit the model or the settings; nothing is queued.
+        CapacityError
+            The queue is full, or it would not fit into memory even alone.
         EngineError
             The engine has failed.
         """
@@ -126,10 +131,13 @@ class Engine:
         state = new_state(
             next(self._ids), request, self.model, self.drafter, self._no_drafter, self.settings
         )
+        state.arrived = self._clock()
         if request.params.max_tokens == 0:
             self._outbox.end(state, "length")
         else:
-            self.scheduler.waiting.append(state)
+            self.scheduler.accept(state, self.settings.max_queue)
+            if state.deadline is not None:
+                self._timed[state.id] = state
         return state.id
 
     def cancel(self, request_id: int) -> bool:
@@ -175,8 +183,10 @@ class Engine:
             which the next call returns.
         """
         try:
+            self._end_overdue()
             if self._must_read_first():
                 self._settle(keep=0)
+            self._make_room()
             if self._intake.advance() is not None:
                 self._rounds.joined(serial=self._must_read_first())
             launched = self._launch_round()
@@ -187,6 +197,26 @@ class Engine:
         if self.rows.slots and not self.scheduler.running and not self._in_flight:
             self.rows.clear()
         return self._outbox.take()
+
+    def _end_overdue(self) -> None:
+        """End the requests whose time is up, wherever they stand."""
+        if not self._timed:
+            return
+        now = self._clock()
+        for state in [state for state in self._timed.values() if state.overdue(now)]:
+            self._outbox.end(state, "timeout")
+            self._drop(state)
+
+    def _make_room(self) -> None:
+        """Push back what is outranked by the queue; its caches are kept as a prefix, if at all."""
+        reader = self.scheduler.outranked_reader()
+        if reader is not None:
+            self._intake.end()
+            self.scheduler.push_back(reader)
+        for state in self.scheduler.to_push_back():
+            self.prefixes.keep_row(state)
+            self.rows.leave(state.slot)
+            self.scheduler.push_back(state)
 
     def _must_read_first(self) -> bool:
         """Whether proposals of the next round need the tokens of the last one."""
@@ -251,6 +281,7 @@ class Engine:
 
     def _drop(self, state: RequestState) -> None:
         """Take a request out of wherever it is."""
+        self._timed.pop(state.id, None)
         if state is self.scheduler.prefilling:
             self._intake.end()
         elif self.scheduler.running.get(state.slot) is state:
@@ -263,6 +294,7 @@ class Engine:
     def _fail_all(self, error: Exception) -> None:
         """A round failed: its rows' state is lost, so every request ends with the error."""
         self._broken = str(error)
+        self._timed.clear()
         self._in_flight.clear()
         for state in self.scheduler.unfinished:
             self._outbox.end(state, "error", f"a round failed: {error}")

@@ -16,7 +16,6 @@ from mlxcel.engine.scheduler import Scheduler
 from mlxcel.engine.sequence import RequestState
 from mlxcel.errors import MlxcelError
 from mlxcel.runtime.loader import LoadedModel
-from mlxcel.runtime.sampling import Choice
 
 __all__ = ["Intake"]
 
@@ -71,7 +70,7 @@ class Intake:
             self._rounds.disturb()
             reading = self._reading or self._begin(state)
             reading.advance()
-            chosen = self._choose(reading) if reading.complete else None
+            bonus = self._bonus(reading) if reading.complete else None
         except MlxcelError as error:
             self.drop()
             self._outbox.end(state, "error", error.message)
@@ -81,25 +80,27 @@ class Intake:
             self.drop()
             self._outbox.end(state, "error", f"prefill failed: {error}")
             return None
-        if chosen is None:
+        if bonus is None:
             return None
         self._reading = None
-        self._rows.join(self._scheduler.admit(state), reading, *chosen)
+        self._rows.join(self._scheduler.admit(state), reading, bonus)
         return state
 
     def _begin(self, state: RequestState) -> Reading:
-        govern(state, self._scheduler)
-        state.prefill_began = self._clock()
+        if not state.token_ids:  # one that was pushed back keeps what was decided
+            govern(state, self._scheduler)
+            state.prefill_began = self._clock()
         resume = self._prefixes.find(state)
         self._reading = Reading(state, self._model, self._rows.drafter, self._settings, resume)
         return self._reading
 
-    def _choose(self, reading: Reading) -> tuple[Choice, int] | None:
-        """Emit the first token; ``None`` where the request ends with it."""
-        choice = reading.first()
-        first, goes_on = self._outbox.first_token(reading.state, choice)
+    def _bonus(self, reading: Reading) -> int | None:
+        """Last output token: the first one, which is emitted; ``None`` where it ends there."""
+        if reading.state.token_ids:
+            return reading.state.token_ids[-1]
+        first, goes_on = self._outbox.first_token(reading.state, reading.first())
         if goes_on:
-            return choice, first
+            return first
         self.end()
         return None
 

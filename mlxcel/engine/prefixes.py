@@ -60,13 +60,15 @@ class Prefixes:
         if not self._on:
             return None
         owner = self._owner() if state.decision.run else ""
-        want = Want(pack(state.request.prompt_ids), owner, self._chunk)
+        want = Want(pack(state.context), owner, self._chunk)
         best = self.store.best(want)
         resume = self._from_row(want, 0 if best is None else best[1])
         if resume is None and best is not None:
             resume = self.store.take(*best, want)
-        state.cached_tokens = 0 if resume is None else resume.length
-        self.store.count(state.cached_tokens)
+        state.resumed = 0 if resume is None else resume.length
+        if not state.token_ids:  # else it was pushed back, and reads its prompt again
+            state.cached_tokens = state.resumed
+        self.store.count(state.resumed)
         return resume
 
     def keep_row(self, state: RequestState) -> None:
@@ -142,7 +144,7 @@ class Prefixes:
         written = begun + batch.widest
         # A row that was resumed itself began with what its source had written beyond that place:
         # not more than the slack, which is one token larger in a draft model's caches.
-        inherited = state.cached_tokens + batch.slack + 1 if state.cached_tokens else 0
+        inherited = state.resumed + batch.slack + 1 if state.resumed else 0
         return max(written, inherited)
 
 

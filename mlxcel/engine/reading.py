@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
+
 from mlxcel.config import Settings
 from mlxcel.engine.drafters import Drafter, Preparation
 from mlxcel.engine.sequence import RequestState
@@ -14,7 +16,7 @@ __all__ = ["Reading"]
 
 
 class Reading:
-    """A prompt on its way into a row of its own.
+    """A prompt on its way into a row of its own; one that was pushed back, with its output.
 
     Parameters
     ----------
@@ -38,7 +40,7 @@ class Reading:
         settings: Settings,
         resume: Resume | None = None,
     ) -> None:
-        prompt = state.request.prompt_ids
+        prompt = state.context
         self.state = state
         self.prefill = Prefill(
             model.target,
@@ -49,7 +51,12 @@ class Reading:
             copied=None if resume is None else resume.target,
             start=0 if resume is None else resume.length,
         )
-        self.sampler = RowSampler.for_prompt(model.target.vocab_size, state.params, prompt)
+        self.sampler = RowSampler.for_prompt(
+            model.target.vocab_size, state.params, state.request.prompt_ids
+        )
+        if state.token_ids:
+            out = mx.array([state.token_ids], mx.uint32)
+            self.sampler.record(out, mx.array([len(state.token_ids)], mx.int32))
         self.drafting: Preparation | None = None
         if drafter is not None:
             run = state.decision.run

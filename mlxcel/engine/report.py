@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from mlxcel._fast import SlotTable
+from mlxcel.engine.counters import added
 from mlxcel.engine.scheduler import Settled
 from mlxcel.engine.sequence import RequestState
 from mlxcel.runtime.sampling import Choice
@@ -49,7 +50,7 @@ def spec_stats(
     state : RequestState
         Its tokens have been emitted.
     table : SlotTable or None
-        Holds its counters, unless it never ran.
+        Holds its counters, unless it does not run.
     now : float
         Clock reading, seconds.
     last : Settled, optional
@@ -61,18 +62,21 @@ def spec_stats(
     decision, began, reason = state.decision, state.first_token_at, state.decision.reason
     prefill = max(began - state.prefill_began, 0.0) if began else 0.0
     decode = max(now - began, 0.0) if began else 0.0
+    started = state.prefill_began or now
     base = SpecStats(
         kind=decision.kind,
         ran=False,
         reason=reason,
         width_requested=decision.width,
+        queue_seconds=max(started - state.arrived, 0.0),
         prefill_seconds=prefill,
+        preemptions=state.preemptions,
         decode_seconds=decode,
     )
-    if table is None:
+    counters = state.earlier if table is None else added(state.earlier, table.stats(state.slot))
+    if counters is None:
         early = "the output ended before the first round"
         return replace(base, reason=early) if decision.run else base
-    counters = table.stats(state.slot)
     proposed, accepted = list(counters["proposed"]), list(counters["accepted"])
     if last is not None and taken < last.count:
         _take_back(proposed, taken, min(last.width - 1, last.count))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import mlx.core as mx
+
 from mlxcel.engine.drafters import Drafter
 from mlxcel.engine.reading import Reading
 from mlxcel.runtime.batch import Batch
-from mlxcel.runtime.sampling import Choice
 
 __all__ = ["Rows"]
 
@@ -41,15 +42,15 @@ class Rows:
         """Bytes of key/value buffers and of the drafter's own state."""
         return self.batch.caches.nbytes + (self.drafter.nbytes if self.drafter else 0)
 
-    def join(self, slot: int, reading: Reading, choice: Choice, first: int) -> None:
-        """Add a prompt that has been read, with its first output token."""
-        prompt = reading.state.request.prompt_ids
+    def join(self, slot: int, reading: Reading, bonus: int) -> None:
+        """Add a context that has been read, with the output token behind it."""
+        context = reading.state.context
         self.batch.join(
-            reading.prefill.caches, reading.sampler, length=len(prompt),
-            bonus=choice.tokens[0], previous=prompt[-1],
+            reading.prefill.caches, reading.sampler, length=len(context),
+            bonus=mx.array([bonus], mx.uint32), previous=context[-1],
         )  # fmt: skip
         if self.drafter is not None and reading.drafting is not None:
-            self.drafter.join(slot, prompt, first, reading.drafting)
+            self.drafter.join(slot, context, bonus, reading.drafting)
         self.slots.append(slot)
 
     def arrange(self, slots: Sequence[int]) -> None:

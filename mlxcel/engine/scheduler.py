@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections import deque
+import bisect
 from collections.abc import Callable
 
 import numpy as np
 
 from mlxcel._fast import SlotTable
+from mlxcel.decide.queueing import victims
 from mlxcel.decide.rows import PassShape, RowRule
+from mlxcel.engine.budget import Budget
+from mlxcel.engine.counters import added
 from mlxcel.engine.drafters import Tokens
 from mlxcel.engine.governor import Governor, Ruling
 from mlxcel.engine.plan import Plan
 from mlxcel.engine.sequence import Phase, RequestState
+from mlxcel.errors import CapacityError
 
 __all__ = ["Scheduler", "Settled"]
 
@@ -50,6 +54,13 @@ class Scheduler:
         Says how passes are padded; not asked before a verify needs it.
     invariant : bool
         Whether classic steps need it too.
+    budget : Budget, optional
+        Which requests fit into memory together; by default all do.
+
+    Attributes
+    ----------
+    waiting : list of RequestState
+        In the order of service.
     """
 
     def __init__(
@@ -61,6 +72,7 @@ class Scheduler:
         governor: Governor | None = None,
         rule: Callable[[], RowRule] = RowRule,
         invariant: bool = False,
+        budget: Budget | None = None,
     ) -> None:
         self.governor = governor
         self.rule = rule
@@ -69,7 +81,8 @@ class Scheduler:
         self.max_width = max_width
         # One slot more than rows: a row that has ended may still be in a round in flight.
         self.table = SlotTable(max_rows + 1, max_width, max_stops)
-        self.waiting: deque[RequestState] = deque()
+        self.budget = budget
+        self.waiting: list[RequestState] = []
         self.prefilling: RequestState | None = None
         self.running: dict[int, RequestState] = {}
 
@@ -90,21 +103,79 @@ class Scheduler:
             return Ruling(True, "default", "a drafter is loaded")
         return self.governor.should_run(width)
 
+    def accept(self, state: RequestState, most: int) -> None:
+        """Let a new request wait.
+
+        Raises
+        ------
+        CapacityError
+            ``most`` wait already, or it would not fit into memory even alone.
+        """
+        if len(self.waiting) >= most:
+            raise CapacityError(
+                f"{len(self.waiting)} requests wait already and MLXCEL_MAX_QUEUE is {most}: "
+                "try again when some have ended"
+            )
+        if self.budget is not None:
+            self.budget.check(state)
+        self.enqueue(state)
+
+    def enqueue(self, state: RequestState) -> None:
+        """Let a request wait, behind those of its rank."""
+        state.phase = Phase.WAITING
+        bisect.insort(self.waiting, state, key=lambda each: each.rank)
+
     def next_to_prefill(self) -> RequestState | None:
-        """Take the next waiting request, if a row is free for it."""
+        """Take the next waiting request, if there is room for it; nobody overtakes it."""
         if self.prefilling is not None or not self.waiting:
             return None
-        if len(self.running) >= self.max_rows or self.table.live > self.max_rows:
+        if self.table.live > self.max_rows or not self._fits(list(self.running.values())):
             return None
-        self.prefilling = self.waiting.popleft()
+        self.prefilling = self.waiting.pop(0)
         self.prefilling.phase = Phase.PREFILL
         return self.prefilling
 
+    def _fits(self, others: list[RequestState]) -> bool:
+        """Whether the first request of the queue has room beside some that run."""
+        if len(others) >= self.max_rows:
+            return False
+        return self.budget is None or self.budget.fits([*others, self.waiting[0]])
+
+    def outranked_reader(self) -> RequestState | None:
+        """The request whose prompt is being read, if one of earlier priority waits."""
+        reader = self.prefilling
+        if reader is None or not self.waiting:
+            return None
+        return reader if self.waiting[0].rank.priority < reader.rank.priority else None
+
+    def to_push_back(self) -> list[RequestState]:
+        """Running requests that make room for the first of the queue, which outranks them."""
+        running = list(self.running.values())
+        if self.prefilling is not None or not self.waiting or not running or self._fits(running):
+            return []
+        found = victims(
+            self.waiting[0].rank,
+            [state.rank for state in running],
+            lambda kept: self._fits([running[at] for at in kept]),
+        )
+        return [running[at] for at in found]
+
+    def push_back(self, state: RequestState) -> None:
+        """Let a request wait again, with what it has produced."""
+        if self.running.get(state.slot) is state:
+            state.earlier = added(state.earlier, self.table.stats(state.slot))
+            self.release(state)
+            state.slot = -1
+        state.preemptions += 1
+        self.enqueue(state)
+
     def admit(self, state: RequestState) -> int:
-        """Give a prefilled request, whose first token is out, a slot."""
-        prompt = len(state.request.prompt_ids)
+        """Give a prefilled request, whose last token is not fed yet, a slot."""
         state.slot = self.table.admit(
-            prompt, state.params.max_tokens - 1, state.decision.width, sorted(state.stop_ids)
+            len(state.context),
+            state.params.max_tokens - len(state.token_ids),
+            state.decision.width,
+            sorted(state.stop_ids),
         )
         state.width_set = state.decision.width
         state.phase = Phase.RUNNING

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mlxcel.decide.queueing import Rank
 from mlxcel.decide.stops import StopMatcher
 from mlxcel.decide.width import WidthController
 from mlxcel.engine.meter import BurstMeter
@@ -49,11 +50,13 @@ class RequestState:
     decision: Decision
     phase: Phase = Phase.WAITING
     slot: int = -1
+    arrived: float = 0.0
     token_ids: list[int] = field(default_factory=list)
     drafted: list[bool] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     completion: Completion | None = None
     cached_tokens: int = 0  # of the prompt, not read because another request had
+    resumed: int = 0  # tokens that its present row began with, copied from another
     prefill_began: float = 0.0
     first_token_at: float = 0.0
     probes_asked: int = 0  # rounds without drafter that the policy wants
@@ -62,10 +65,38 @@ class RequestState:
     least: int = 1  # smallest width that the controller may choose
     widths: dict[int, int] = field(default_factory=dict)  # settled rounds by width
 
+    preemptions: int = 0
+    earlier: dict[str, Any] | None = None  # counters of the slots it has been pushed out of
+
     def __post_init__(self) -> None:
         self.meter = BurstMeter(self.decision.width)
         self._matcher = StopMatcher(self.params.stop)
         self._text: list[str] = []
+
+    @property
+    def rank(self) -> Rank:
+        """Place in the order of service."""
+        return Rank(self.request.priority, self.id)
+
+    @property
+    def deadline(self) -> float | None:
+        """Clock reading at which it ends, if it has a timeout."""
+        timeout = self.request.timeout
+        return None if timeout is None else self.arrived + timeout
+
+    def overdue(self, now: float) -> bool:
+        """Whether its time is up at a clock reading."""
+        return self.deadline is not None and now >= self.deadline
+
+    @property
+    def reserved(self) -> int:
+        """Most tokens it can come to, prompt and output."""
+        return len(self.request.prompt_ids) + self.params.max_tokens
+
+    @property
+    def context(self) -> tuple[int, ...]:
+        """Tokens that have to be in the caches for it to go on: all but the last one."""
+        return (*self.request.prompt_ids, *self.token_ids[:-1])
 
     @property
     def controller(self) -> WidthController | None:

@@ -17,6 +17,7 @@ import mlx.core as mx
 
 from mlxcel.models.target import Target
 from mlxcel.runtime.batch import Batch
+from mlxcel.runtime.cache_cost import position_bytes
 from mlxcel.runtime.caches import new_caches
 from mlxcel.runtime.frame import Frame
 from mlxcel.runtime.kv_cache import SlotCache
@@ -49,6 +50,10 @@ class DraftModel:
         self._unread: list[mx.array] = []  # tokens of each row, oldest first, then the bonus
         self._unread_bound = 0
         self._unread_start = mx.zeros((0,), mx.int32)
+
+    def position_bytes(self) -> list[tuple[int, int | None]]:
+        """Bytes of one position of a row, see `mlxcel.runtime.cache_cost.position_bytes`."""
+        return position_bytes(self.model, slack=self.slack, length_step=self.length_step)
 
     def prefill(
         self, prompt: Sequence[int], chunk: int, copied: RowCopy | None = None, start: int = 0

@@ -17,6 +17,7 @@ import mlx.core as mx
 
 from mlxcel.models.drafters.mtp import MTPHead
 from mlxcel.runtime.batch import Batch, Check
+from mlxcel.runtime.cache_cost import layer_bytes
 from mlxcel.runtime.caches import slot_cache
 from mlxcel.runtime.frame import Frame
 from mlxcel.runtime.kv_cache import SlotCache
@@ -106,6 +107,14 @@ class MtpChain:
         self._unread_start: mx.array | None = None
         self._unread_bound = 0
         self._unread_exact: int | None = None
+
+    def position_bytes(self) -> list[tuple[int, int | None]]:
+        """Bytes of one position of a row, see `mlxcel.runtime.cache_cost.position_bytes`."""
+        caches = self._new_caches()
+        norm = self.head.pre_fc_norm_hidden.weight
+        hidden = mx.zeros((1, 1, norm.shape[0]), norm.dtype)
+        self.read(hidden, mx.zeros((1, 1), mx.uint32), Frame.exact(0, 1), caches)
+        return layer_bytes(caches)
 
     def prefill(
         self,
