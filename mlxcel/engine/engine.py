@@ -14,6 +14,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -25,6 +26,7 @@ from mlxcel.engine.budget import Budget
 from mlxcel.engine.drafters import Drafter
 from mlxcel.engine.governor import Governor
 from mlxcel.engine.intake import Intake
+from mlxcel.engine.metrics import Metrics
 from mlxcel.engine.outbox import Outbox
 from mlxcel.engine.plan import Plan
 from mlxcel.engine.prefixes import Prefixes
@@ -32,7 +34,8 @@ from mlxcel.engine.round_clock import RoundClock
 from mlxcel.engine.rows import Rows
 from mlxcel.engine.scheduler import Scheduler, Settled
 from mlxcel.engine.sequence import RequestState
-from mlxcel.errors import EngineError
+from mlxcel.engine.snapshot import snapshot_of
+from mlxcel.errors import EngineError, MlxcelError
 from mlxcel.runtime.batch import Batch, Check
 from mlxcel.runtime.loader import LoadedModel
 from mlxcel.types import Chunk, Request
@@ -93,7 +96,8 @@ class Engine:
         self._broken: str | None = None
         self._timed: dict[int, RequestState] = {}  # those with a timeout
         self._rounds = RoundClock(clock)
-        self._outbox = Outbox(self.scheduler, clock)
+        self.metrics = Metrics(self.settings.max_width)
+        self._outbox = Outbox(self.scheduler, self.metrics, clock)
         self.prefixes = Prefixes(self.settings, self.scheduler, self.rows, rewindable=rewindable)
         self._intake = Intake(
             model, self.settings, self.scheduler, self.rows, self._outbox, self._rounds,
@@ -128,17 +132,26 @@ class Engine:
         """
         if self._broken:
             raise EngineError(f"the engine has failed: {self._broken}; load the model again")
+        try:
+            state = self._accepted(request)
+        except MlxcelError as error:
+            self.metrics.refused[error.code] += 1
+            raise
+        self.metrics.received += 1
+        if request.params.max_tokens == 0:
+            self._outbox.end(state, "length")
+        elif state.deadline is not None:
+            self._timed[state.id] = state
+        return state.id
+
+    def _accepted(self, request: Request) -> RequestState:
         state = new_state(
             next(self._ids), request, self.model, self.drafter, self._no_drafter, self.settings
         )
         state.arrived = self._clock()
-        if request.params.max_tokens == 0:
-            self._outbox.end(state, "length")
-        else:
+        if request.params.max_tokens:
             self.scheduler.accept(state, self.settings.max_queue)
-            if state.deadline is not None:
-                self._timed[state.id] = state
-        return state.id
+        return state
 
     def cancel(self, request_id: int) -> bool:
         """End a request now, wherever it stands; return whether it was unfinished."""
@@ -154,8 +167,17 @@ class Engine:
         """Whether `step` has anything left to do."""
         return self.scheduler.busy or bool(self._in_flight or self._outbox)
 
+    @property
+    def failed(self) -> str | None:
+        """Why it serves nothing any more; ``None`` while it does."""
+        return self._broken
+
     def rest(self, interrupted: Callable[[], bool]) -> bool:
-        """While not `busy`: find out one more width; whether more is left (`Governor.rest`)."""
+        """While not `busy`: give memory back, find out one more width; whether more is left.
+
+        See `Governor.rest`.
+        """
+        mx.clear_cache()
         governor = self.scheduler.governor
         return governor is not None and not self._broken and governor.rest(interrupted)
 
@@ -172,6 +194,10 @@ class Engine:
     def clear_prefixes(self) -> None:
         """Give back what is kept of requests that have ended."""
         self.prefixes.clear()
+
+    def snapshot(self) -> dict[str, Any]:
+        """What has been counted since the engine was made, and what there is now."""
+        return snapshot_of(self)
 
     def step(self) -> list[Chunk]:
         """Do one chunk of prefill and one round; return what became known.
@@ -212,11 +238,15 @@ class Engine:
         reader = self.scheduler.outranked_reader()
         if reader is not None:
             self._intake.end()
-            self.scheduler.push_back(reader)
+            self._push_back(reader)
         for state in self.scheduler.to_push_back():
             self.prefixes.keep_row(state)
             self.rows.leave(state.slot)
-            self.scheduler.push_back(state)
+            self._push_back(state)
+
+    def _push_back(self, state: RequestState) -> None:
+        self.scheduler.push_back(state)
+        self.metrics.preemptions += 1
 
     def _must_read_first(self) -> bool:
         """Whether proposals of the next round need the tokens of the last one."""
@@ -229,7 +259,7 @@ class Engine:
         plan = self.scheduler.plan(before)
         if plan is None:
             return False
-        self.rows.arrange(plan.slots)
+        self.rows.arrange(plan.slots, plan.bound)
         plan, drafts = self._propose(plan)
         shape = self.scheduler.shape(plan)
         check = self.batch.verify(
@@ -264,6 +294,7 @@ class Engine:
             plan, check = self._in_flight.pop(0)
             packed = np.ascontiguousarray(np.array(check.packed, copy=False))
             settled = self.scheduler.settle(plan, packed)
+            self.metrics.round(plan.widths)
             after = self._in_flight[0][0] if self._in_flight else None
             self._rounds.settled(plan, settled, after, serial=self._must_read_first())
             self._observe(settled, packed)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from mlxcel.engine.metrics import Metrics
 from mlxcel.engine.report import spec_stats, token_logprobs
 from mlxcel.engine.scheduler import Scheduler, Settled
 from mlxcel.engine.sequence import Phase, RequestState
@@ -24,12 +25,17 @@ class Outbox:
     ----------
     scheduler : Scheduler
         Has the counters of running requests.
+    metrics : Metrics
+        Is told of everything that leaves.
     clock : callable
         Seconds.
     """
 
-    def __init__(self, scheduler: Scheduler, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, metrics: Metrics, clock: Callable[[], float]
+    ) -> None:
         self._scheduler = scheduler
+        self._metrics = metrics
         self._clock = clock
         self._chunks: list[Chunk] = []
 
@@ -47,7 +53,8 @@ class Outbox:
         One that does not is concluded here; its row is the caller's to drop.
         """
         first = int(np.array(choice.tokens)[0, 0])
-        state.first_token_at = self._clock()
+        state.first_token_at = state.last_at = self._clock()
+        self._metrics.first_token(state)
         finish: FinishReason | None = None
         if first in state.stop_ids:
             finish = "stop"
@@ -74,6 +81,9 @@ class Outbox:
             token_logprobs(check.choice, row.row, count, state.params.logprobs),
             finish,
         )
+        now = self._clock()
+        self._metrics.row(state, row.width, count, row.accepted, now)
+        state.last_at = now
         if finish is None and not state.ended_by_text:
             self._chunks.append(chunk)
             return True
@@ -86,10 +96,15 @@ class Outbox:
     ) -> None:
         """End a request with a chunk of its tokens; a stop text outranks the other reasons."""
         ended: FinishReason = "stop" if state.ended_by_text or finish is None else finish
-        self._chunks.append(replace(chunk, completion=state.close(ended, stats)))
+        done = state.close(ended, stats)
+        self._metrics.ended(state, done, self._clock())
+        self._chunks.append(replace(chunk, completion=done))
 
     def end(self, state: RequestState, finish: FinishReason, error: str | None = None) -> None:
         """End a request outside a round."""
         table = self._scheduler.table if state.phase is Phase.RUNNING else None
         stats = spec_stats(state, table, self._clock())
-        self._chunks.append(state.last_chunk(finish, stats, error))
+        chunk = state.last_chunk(finish, stats, error)
+        assert chunk.completion is not None
+        self._metrics.ended(state, chunk.completion, self._clock())
+        self._chunks.append(chunk)

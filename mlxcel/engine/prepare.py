@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from mlxcel.assets import DEMO_DRAFTER
@@ -15,6 +16,7 @@ from mlxcel.engine.engine import Engine
 from mlxcel.engine.governor import Governor
 from mlxcel.engine.served_form import pass_rule, preference, quantize_head
 from mlxcel.errors import LoadError
+from mlxcel.hardware.memory import device_bytes
 from mlxcel.models.drafters.mtp import is_mtp_folder, load_mtp
 from mlxcel.models.lean import lean_modules
 from mlxcel.runtime.draft import DraftModel
@@ -59,6 +61,8 @@ def build_engine(
     """
     model = load_model(target, settings, progress)
     made = make_drafter(drafter, model, settings, progress)
+    if settings.cache_bytes is None:
+        settings = replace(settings, cache_bytes=device_bytes(detect_backend()) // 2)
     rule = functools.cache(lambda: pass_rule(model, settings))
     governor = None
     if made is not None:

@@ -59,20 +59,8 @@ def spec_stats(
         Tokens of that round in the output; a stop text may have cut it. What came after the
         cut is taken out of the counters.
     """
-    decision, began, reason = state.decision, state.first_token_at, state.decision.reason
-    prefill = max(began - state.prefill_began, 0.0) if began else 0.0
-    decode = max(now - began, 0.0) if began else 0.0
-    started = state.prefill_began or now
-    base = SpecStats(
-        kind=decision.kind,
-        ran=False,
-        reason=reason,
-        width_requested=decision.width,
-        queue_seconds=max(started - state.arrived, 0.0),
-        prefill_seconds=prefill,
-        preemptions=state.preemptions,
-        decode_seconds=decode,
-    )
+    decision, reason = state.decision, state.decision.reason
+    base = _timed(state, now)
     counters = state.earlier if table is None else added(state.earlier, table.stats(state.slot))
     if counters is None:
         early = "the output ended before the first round"
@@ -97,6 +85,21 @@ def spec_stats(
         width_min=counters["width_min"],
         width_max=counters["width_max"],
         widths=tuple(sorted(state.widths.items())),
+    )
+
+
+def _timed(state: RequestState, now: float) -> SpecStats:
+    """Decision and times of a request; its counters are missing."""
+    decision, began = state.decision, state.first_token_at
+    return SpecStats(
+        kind=decision.kind,
+        ran=False,
+        reason=decision.reason,
+        width_requested=decision.width,
+        queue_seconds=max((state.prefill_began or now) - state.arrived, 0.0),
+        prefill_seconds=max(began - state.prefill_began, 0.0) if began else 0.0,
+        decode_seconds=max(now - began, 0.0) if began else 0.0,
+        preemptions=state.preemptions,
     )
 
 

@@ -53,12 +53,21 @@ class Rows:
             self.drafter.join(slot, context, bonus, reading.drafting)
         self.slots.append(slot)
 
-    def arrange(self, slots: Sequence[int]) -> None:
-        """Make the rows of the batch those of these slots, in this order."""
+    def arrange(self, slots: Sequence[int], positions: int) -> None:
+        """Make the rows of the batch those of these slots, in this order.
+
+        Parameters
+        ----------
+        slots : sequence of int
+            Slots of running requests.
+        positions : int
+            Upper bound of what the next round reads and writes; buffers that are much larger
+            are cut when rows leave.
+        """
         rows = [self.slots.index(slot) for slot in slots]
         if rows == list(range(len(self.slots))):
             return
-        self.batch.keep(rows)
+        self.batch.keep(rows, positions)
         if self.drafter is not None:
             self.drafter.keep(rows)
         self.slots = list(slots)

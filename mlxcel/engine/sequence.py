@@ -59,6 +59,7 @@ class RequestState:
     resumed: int = 0  # tokens that its present row began with, copied from another
     prefill_began: float = 0.0
     first_token_at: float = 0.0
+    last_at: float = 0.0  # when its last tokens came
     probes_asked: int = 0  # rounds without drafter that the policy wants
     probes_left: int = 0  # how many of them are still to be planned
     width_set: int = 0  # in the slot table

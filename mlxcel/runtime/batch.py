@@ -106,14 +106,14 @@ class Batch:
         self.previous = mx.concatenate([self.previous, mx.array([previous], mx.uint32)])
         self.rows += 1
 
-    def keep(self, rows: Sequence[int]) -> None:
-        """Keep only these rows, in this order."""
+    def keep(self, rows: Sequence[int], positions: int | None = None) -> None:
+        """Keep only these rows, in this order; buffers may shrink to ``positions``."""
         if list(rows) == list(range(self.rows)):
             return
         if not rows:
             self.clear()
             return
-        self.caches.gather(rows)
+        self.caches.gather(rows, positions)
         index = mx.array(list(rows), dtype=mx.int32)
         self.lengths, self.bonus = self.lengths[index], self.bonus[index]
         self.previous = self.previous[index]

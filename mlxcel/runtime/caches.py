@@ -35,8 +35,8 @@ class Caches(Protocol):
     def state(self) -> list[mx.array]:
         """Arrays held, for ``mx.eval``."""
 
-    def gather(self, rows: Sequence[int]) -> None:
-        """Keep only these rows, in this order."""
+    def gather(self, rows: Sequence[int], positions: int | None = None) -> None:
+        """Keep only these rows, in this order; buffers may shrink to ``positions``."""
 
     def append(self, other: Any) -> None:
         """Add the rows of other caches of the same model, which are taken over."""
@@ -62,7 +62,7 @@ class NativeCache:
             _collect(layer.state, found)
         return found
 
-    def gather(self, rows: Sequence[int]) -> None:
+    def gather(self, rows: Sequence[int], positions: int | None = None) -> None:
         """Keep the single row."""
         if list(rows) != [0]:
             raise EngineError(f"a {type(self).__name__} holds one row, asked for {list(rows)}")

@@ -47,14 +47,22 @@ class _Layer:
         """Positions the buffers can hold."""
         return 0 if self.keys is None else int(self.keys.shape[2])
 
-    def gather(self, rows: mx.array | None) -> None:
-        """Keep only these rows (int32), in this order; ``None`` drops all."""
+    def gather(self, rows: mx.array | None, positions: int | None = None) -> None:
+        """Keep only these rows (int32), in this order; ``None`` drops all.
+
+        Buffers of twice the capacity that ``positions`` need are cut: the copy is made anyway.
+        """
         if self.keys is None or self.values is None:
             return
         if rows is None:
             self.keys = self.values = None
             return
-        self.keys, self.values = self.keys[rows], self.values[rows]
+        keys, values = self.keys, self.values
+        if positions is not None and self.capacity != self.ring:  # a full ring is in another order
+            capacity = self._rounded(positions)
+            if 2 * capacity <= self.capacity:
+                keys, values = keys[:, :, :capacity], values[:, :, :capacity]
+        self.keys, self.values = keys[rows], values[rows]
 
     def append(self, other: _Layer) -> None:
         """Add the rows of another layer of the same model below this one's."""
@@ -280,11 +288,11 @@ class SlotCache:
             if array is not None
         ]
 
-    def gather(self, rows: Sequence[int]) -> None:
-        """Keep only these rows, in this order."""
+    def gather(self, rows: Sequence[int], positions: int | None = None) -> None:
+        """Keep only these rows, in this order; buffers may shrink to ``positions``."""
         index = mx.array(list(rows), dtype=mx.int32) if rows else None
         for layer in self.layers:
-            layer.gather(index)
+            layer.gather(index, positions)
 
     def append(self, other: SlotCache) -> None:
         """Add the rows of another cache of the same model; it must not be used again."""
