@@ -99,7 +99,7 @@ def main() -> None:
     from mlxcel.config import Settings
     from mlxcel.engine.prepare import build_engine
 
-    settings = Settings.from_env(mtp_block_controller="throughput")
+    settings = Settings.from_env(mtp_block_controller="throughput", prefix_bytes=0)
     engine = build_engine("demo", "demo", settings)
     print(f"demo: {engine.model.representation.summary}; {args.tokens} tokens, {args.requests} "
           f"requests of each arm, start at width {settings.default_width}")  # fmt: skip
