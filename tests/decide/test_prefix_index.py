@@ -78,6 +78,7 @@ def test_the_unfed_token_lets_a_head_resume_behind_the_last_fed_one():
 @pytest.mark.parametrize(("shared", "served"), [(60, 0), (83, 0), (84, 84), (95, 95)])
 def test_a_ring_serves_only_what_it_still_knows(shared, served):
     assert prefix(first=84).serves(ask([*TEXT[:shared], 60, 61])) == served
+    assert prefix(first=84).shares(ask([*TEXT[:shared], 60, 61])) == shared
 
 
 def test_whole_chunks_only_where_bits_must_agree():
@@ -102,6 +103,8 @@ def test_the_best_of_many_is_found_and_the_latest_of_equals():
     assert (key, count) == (3, 70)
     assert index.best(ask([*TEXT[:50], 1])) == (3, 50)
     assert index.best(ask([50] * 30)) is None
+    assert index.most_shared(ask([*TEXT[:60], 1])) == 60
+    assert index.most_shared(ask([50] * 30)) == 0
 
 
 def test_least_recently_used_makes_room():

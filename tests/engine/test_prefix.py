@@ -220,16 +220,35 @@ def test_a_ring_that_has_moved_on_is_not_resumed(gemma, kind):
     """Window 32 and slack 16: 45 + 15 tokens have wrapped, so what lies far back is lost."""
     engine = made(kind, gemma)
     run(engine, ask(SYSTEM, 16, kind=kind))
-    far = ask([*SYSTEM[:40], 51, 52], kind=kind)
-    completion = run(engine, far)[0]
-    assert completion.usage.cached_tokens == 0
-    check(completion, far, gemma, kind)
+    for user in range(4):  # the first that shares it leaves a copy of the place where they part
+        far = ask([*SYSTEM[:40], 51 + user, 9, *range(user)], kind=kind)
+        completion = run(engine, far)[0]
+        assert completion.usage.cached_tokens == (40 - given_back(kind) if user else 0)
+        check(completion, far, gemma, kind)
     short = made(kind, gemma)
     run(short, ask(SYSTEM[:25], 4, kind=kind))  # has not wrapped
     near = ask([*SYSTEM[:20], 51, 52], kind=kind)
     completion = run(short, near)[0]
     assert completion.usage.cached_tokens == 20 - given_back(kind)
     check(completion, near, gemma, kind)
+
+
+@pytest.mark.parametrize("kind", ["lookup", "self"])
+def test_a_place_where_many_part_from_a_row_that_has_moved_on(gemma, kind):
+    """The row still runs, far beyond it; the others find the copy that the second leaves."""
+    engine = made(kind, gemma)
+    first = ask(SYSTEM, 90, kind=kind)
+    ids = [engine.add(first)]
+    chunks = []
+    while sum(len(chunk.token_ids) for chunk in chunks) < 30:
+        chunks += engine.step()
+    others = [ask([*SYSTEM[:37], 51 + at, 52, at], kind=kind) for at in range(3)]
+    ids += [engine.add(request) for request in others]
+    done, _ = drain(engine, chunks)
+    for request_id, request in zip(ids, [first, *others], strict=True):
+        check(done[request_id], request, gemma)
+    cached = [done[request_id].usage.cached_tokens for request_id in ids]
+    assert cached == [0, 0, *[37 - given_back(kind)] * 2]
 
 
 @pytest.mark.parametrize("chunk", [8, 16, 64])
@@ -248,9 +267,11 @@ def test_every_place_of_a_sliding_model(name, chunk):
             completion = run(engine, request)[0]
             again = replace(request, prompt_ids=(*request.prompt_ids, *completion.token_ids, 3))
             twice = run(engine, again)[0]  # from a row that was resumed itself
-            served += [completion.usage.cached_tokens, twice.usage.cached_tokens]
+            thrice = run(engine, request)[0]
+            served += [done.usage.cached_tokens for done in (completion, twice, thrice)]
             cold = made(None, model, replace(settings, prefix_bytes=0))
             assert completion.token_ids == run(cold, request)[0].token_ids, (length, cut)
+            assert completion.token_ids == thrice.token_ids, (length, cut)
             assert twice.token_ids == run(cold, again)[0].token_ids, (length, cut)
     assert 10 < sum(count > 0 for count in served) < len(served)
 
