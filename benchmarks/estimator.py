@@ -28,7 +28,7 @@ def main() -> None:
     from mlxcel.assets import standard_prompts
     from mlxcel.config import Settings
 
-    settings = Settings.from_env()
+    settings = Settings.from_env(prefix_bytes=0)
     rows = []
     print("prompt        predicted  measured  difference  tokens per verify  round cost")
     for name, text in standard_prompts().items():

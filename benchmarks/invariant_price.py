@@ -41,7 +41,9 @@ def make_engines(args: argparse.Namespace) -> tuple[LoadedModel, dict[str, Engin
     from mlxcel.engine.served_form import pass_rule
     from mlxcel.runtime.loader import load_checkpoint
 
-    settings = Settings.from_env(weights=args.weights, default_width=args.width)
+    settings = Settings.from_env(
+        weights=args.weights, default_width=args.width, prefix_bytes=0
+    )
     model = load_checkpoint(args.model, cache_dir=settings.cache_dir, weights=settings.weights)
     engines: dict[str, Engine] = {}
     fed: dict[str, int] = {}

@@ -128,7 +128,7 @@ def main() -> None:
     from mlxcel.engine.prepare import build_engine
     from mlxcel.types import Request, SamplingParams
 
-    engine = build_engine("demo", "demo", Settings.from_env())
+    engine = build_engine("demo", "demo", Settings.from_env(prefix_bytes=0))
     both = drafters(engine)
     held_out = HELD_OUT[: args.held_out]
     texts = standard_prompts() | {f"held-out {n}": text for n, text in enumerate(held_out)}

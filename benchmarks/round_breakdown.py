@@ -113,7 +113,8 @@ def main() -> None:
     from mlxcel.types import Request, SamplingParams
 
     began = time.perf_counter()
-    engine = build_engine(args.model, args.drafter, Settings.from_env(weights=args.weights))
+    settings = Settings.from_env(weights=args.weights, prefix_bytes=0)
+    engine = build_engine(args.model, args.drafter, settings)
     messages = [{"role": "user", "content": standard_prompts()[args.prompt]}]
     prompt = engine.model.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
     params = SamplingParams(max_tokens=args.tokens, ignore_eos=True)

@@ -43,7 +43,7 @@ class Arms:
     """The same prompt through every arm."""
 
     def __init__(self, args: argparse.Namespace, installed: Installed) -> None:
-        settings = Settings.from_env(weights=args.weights)
+        settings = Settings.from_env(weights=args.weights, prefix_bytes=0)
         self.args, self.installed = args, installed
         self.model = load_model(args.model, settings)
         form = self.model.representation.form

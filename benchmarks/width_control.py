@@ -100,7 +100,7 @@ def main() -> None:
     from mlxcel.config import Settings
     from mlxcel.engine.prepare import build_engine
 
-    settings = Settings.from_env(mtp_block_controller="throughput")
+    settings = Settings.from_env(mtp_block_controller="throughput", prefix_bytes=0)
     engine = build_engine(args.model, "demo", settings)
     print(f"{args.model}: {engine.model.representation.summary}; {args.tokens} tokens, "
           f"{args.requests} requests of each arm, start at {settings.default_width}")  # fmt: skip

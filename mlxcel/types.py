@@ -220,11 +220,6 @@ class Completion:
         """All fields, with the ratios of the statistics and the token total, for JSON."""
         fields = asdict(self)
         fields["usage"]["total_tokens"] = self.usage.total_tokens
-        stats = self.speculation
-        fields["speculation"] |= {
-            "acceptance": stats.acceptance,
-            "width_mean": stats.width_mean,
-            "emitted_per_verify": stats.emitted_per_verify,
-            "tokens_per_second": stats.tokens_per_second,
-        }
+        for name in ("acceptance", "width_mean", "emitted_per_verify", "tokens_per_second"):
+            fields["speculation"][name] = getattr(self.speculation, name)
         return fields

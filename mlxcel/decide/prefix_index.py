@@ -98,6 +98,11 @@ class Prefix:
         output token. With a drafter's caches one token less than the match is resumed: what an
         MTP head keeps at a position depends on the token after it.
         """
+        count = self.shares(want)
+        return count if count >= self.first else 0
+
+    def shares(self, want: Want) -> int:
+        """What it would serve if no ring had forgotten anything; 0 for too few tokens."""
         if want.owner and want.owner != self.owner:
             return 0
         count = min(common(self.tokens, want.prompt), self.cached + 1)
@@ -106,7 +111,7 @@ class Prefix:
         count = min(count, self.cached, len(want.prompt) // _WIDTH - 1)
         if want.chunk:
             count = min(count, self.whole) // want.chunk * want.chunk
-        return count if count >= max(self.first, LEAST) else 0
+        return count if count >= LEAST else 0
 
     def covers(self, other: Prefix) -> bool:
         """Whether whatever the other serves, this one does."""
@@ -145,6 +150,10 @@ class PrefixIndex:
             if count > (found[1] if found else 0):
                 found = key, count
         return found
+
+    def most_shared(self, want: Want) -> int:
+        """Most tokens that any prefix has in common with a prompt, served or not."""
+        return max((prefix.shares(want) for prefix in self._prefixes.values()), default=0)
 
     def use(self, key: int) -> None:
         """A prefix has served: it goes last."""

@@ -193,10 +193,9 @@ class ModelDrafter(DeviceDrafter):
         self, prompt: Sequence[int], chunk: int, speculate: bool, resume: Resume | None = None
     ) -> Preparation:
         """See `Drafter`; a row that only keeps its place reads one token."""
-        own = None if resume is None else resume.drafter
-        start = 0 if resume is None or own is None else resume.length
-        prefill = self._model.prefill(prompt if speculate else prompt[-1:], chunk, own, start)
-        return _OwnPrefill(prefill, speculate)
+        if not speculate:
+            return _OwnPrefill(self._model.prefill(prompt[-1:], chunk), speculate)
+        return _OwnPrefill(self._model.prefill(prompt, chunk, resume), speculate)
 
     def join(
         self, slot: int, prompt: Sequence[int], first: int, preparation: Preparation
@@ -283,9 +282,7 @@ class MtpDrafter(DeviceDrafter):
         self, prompt: Sequence[int], chunk: int, speculate: bool, resume: Resume | None = None
     ) -> Preparation:
         """See `Drafter`."""
-        own = None if resume is None else resume.drafter
-        start = 0 if resume is None or own is None else resume.length
-        return self._chain.prefill(prompt, speculate, own, start)
+        return self._chain.prefill(prompt, speculate, resume)
 
     def join(
         self, slot: int, prompt: Sequence[int], first: int, preparation: Preparation

@@ -70,6 +70,8 @@ class Intake:
             self._rounds.disturb()
             reading = self._reading or self._begin(state)
             reading.advance()
+            if reading.at_branch:
+                self._prefixes.keep_reading(reading)
             bonus = self._bonus(reading) if reading.complete else None
         except MlxcelError as error:
             self.drop()

@@ -52,9 +52,9 @@ class Kept:
             )
         return cls(prefix, target, drafter)
 
-    def resume(self, count: int, want: Want) -> Resume:
-        """Begin a request with the first ``count`` tokens."""
-        return Resume(count, self.target, self.drafter if want.owner else None)
+    def resume(self, count: int, want: Want, branch: int) -> Resume:
+        """Begin a request with the first ``count`` tokens; ``branch`` is as in `Resume`."""
+        return Resume(count, self.target, self.drafter if want.owner else None, branch)
 
     def evaluate(self) -> None:
         """Make the copies, so that they hold nothing of where they come from."""
@@ -84,10 +84,10 @@ class PrefixStore:
         """Key of the prefix that serves most, and how many tokens."""
         return self.index.best(want)
 
-    def take(self, key: int, count: int, want: Want) -> Resume:
-        """Begin a request with ``count`` tokens of a prefix, which stays and counts as used."""
+    def take(self, key: int) -> Kept:
+        """A prefix that serves, which counts as used."""
         self.index.use(key)
-        return self._kept[key].resume(count, want)
+        return self._kept[key]
 
     def put(self, kept: Kept) -> bool:
         """Keep a prefix if it is worth its bytes; its copies are made only then."""

@@ -61,15 +61,23 @@ class Prefixes:
             return None
         owner = self._owner() if state.decision.run else ""
         want = Want(pack(state.context), owner, self._chunk)
-        best = self.store.best(want)
-        resume = self._from_row(want, 0 if best is None else best[1])
-        if resume is None and best is not None:
-            resume = self.store.take(*best, want)
-        state.resumed = 0 if resume is None else resume.length
+        key, count = self.store.best(want) or (None, 0)
+        slot, shared = self._best_row(want)
+        kept = None if key is None else self.store.take(key)
+        if slot is not None and shared > count:
+            row = self._row_for(slot, shared)
+            served = row.prefix.serves(want)
+            if served > count:
+                row.evaluate()
+                kept, count = row, served
+        state.resumed = count
         if not state.token_ids:  # else it was pushed back, and reads its prompt again
-            state.cached_tokens = state.resumed
-        self.store.count(state.resumed)
-        return resume
+            state.cached_tokens = count
+        self.store.count(count)
+        # What a ring has forgotten is kept this time, where the two prompts part.
+        shared = max(shared, self.store.index.most_shared(want))
+        branch = shared if shared > count else 0
+        return Resume(branch=branch) if kept is None else kept.resume(count, want, branch)
 
     def keep_row(self, state: RequestState) -> None:
         """A running request is about to leave its row: keep what is settled."""
@@ -77,7 +85,7 @@ class Prefixes:
             self.store.put(self._copied(state, self._cached(state)))
 
     def keep_reading(self, reading: Reading) -> None:
-        """A request ends with its prompt, or in it: keep what has been read."""
+        """A request ends with its prompt, or in it, or others branch off here: keep that."""
         if not self._on or not reading.prefill.done:
             return
         state, done = reading.state, reading.prefill.done
@@ -93,27 +101,24 @@ class Prefixes:
             return ""
         return f"{drafter.kind} {drafter.fingerprint}"
 
-    def _from_row(self, want: Want, least: int) -> Resume | None:
-        """Copy from the running row that serves most, if that is more than ``least`` tokens."""
+    def _best_row(self, want: Want) -> tuple[int | None, int]:
+        """Slot of the running row that shares most, and how many tokens."""
         counts = {
-            slot: self._prefix(state).serves(want)
+            slot: self._prefix(state).shares(want)
             for slot, state in self._scheduler.running.items()
             if slot in self._rows.slots and (not want.owner or state.decision.run)
         }
         slot = max(counts, key=lambda slot: counts[slot], default=None)
-        if slot is None or counts[slot] <= least:
-            return None
+        return slot, 0 if slot is None else counts[slot]
+
+    def _row_for(self, slot: int, count: int) -> Kept:
+        """Copy as much of a running row as is needed to resume from it."""
         state = self._scheduler.running[slot]
-        # One token more than is needed: a drafter may have seen one less than the target.
-        kept = self._copied(state, min(counts[slot] + 1, self._cached(state)))
-        count = kept.prefix.serves(want)
-        if count <= least:  # a ring has lost what it would need
-            return None
-        kept.evaluate()
-        return kept.resume(count, want)
+        # One token more: a drafter may have seen one less than the target.
+        return self._copied(state, min(count + 1, self._cached(state)))
 
     def _prefix(self, state: RequestState) -> Prefix:
-        """What a running row serves at most, whatever its rings have lost."""
+        """What a running row has, whatever its rings have lost."""
         cached = self._cached(state)
         return Prefix(_tokens(state), cached, 0, self._whole(state), self._owner(), cached)
 

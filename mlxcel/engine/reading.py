@@ -29,7 +29,7 @@ class Reading:
     settings : Settings
         Chunk size and buffer steps.
     resume : Resume, optional
-        What need not be read.
+        What need not be read, and where a chunk has to end.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Reading:
         settings: Settings,
         resume: Resume | None = None,
     ) -> None:
-        prompt = state.context
+        prompt, resume = state.context, resume or Resume()
         self.state = state
         self.prefill = Prefill(
             model.target,
@@ -48,8 +48,9 @@ class Reading:
             chunk=settings.prefill_chunk,
             slack=settings.max_width,
             length_step=settings.length_step,
-            copied=None if resume is None else resume.target,
-            start=0 if resume is None else resume.length,
+            copied=resume.target,
+            start=resume.length,
+            branch=resume.branch,
         )
         self.sampler = RowSampler.for_prompt(
             model.target.vocab_size, state.params, state.request.prompt_ids
@@ -61,6 +62,11 @@ class Reading:
         if drafter is not None:
             run = state.decision.run
             self.drafting = drafter.prepare(prompt, settings.prefill_chunk, run, resume)
+
+    @property
+    def at_branch(self) -> bool:
+        """Whether the last chunk ended where other prompts are known to part from this one."""
+        return 0 < self.prefill.branch == self.prefill.done
 
     @property
     def complete(self) -> bool:

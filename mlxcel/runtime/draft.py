@@ -22,7 +22,7 @@ from mlxcel.runtime.caches import new_caches
 from mlxcel.runtime.frame import Frame
 from mlxcel.runtime.kv_cache import SlotCache
 from mlxcel.runtime.prefill import Prefill
-from mlxcel.runtime.row_copy import RowCopy
+from mlxcel.runtime.row_copy import Resume, RowCopy
 
 __all__ = ["DraftModel"]
 
@@ -55,13 +55,12 @@ class DraftModel:
         """Bytes of one position of a row, see `mlxcel.runtime.cache_cost.position_bytes`."""
         return position_bytes(self.model, slack=self.slack, length_step=self.length_step)
 
-    def prefill(
-        self, prompt: Sequence[int], chunk: int, copied: RowCopy | None = None, start: int = 0
-    ) -> Prefill:
-        """Begin to read a prompt, behind ``start`` tokens that are copied; see `Prefill`."""
+    def prefill(self, prompt: Sequence[int], chunk: int, resume: Resume | None = None) -> Prefill:
+        """Begin to read a prompt, behind what is copied of the draft model's caches."""
+        resume = resume or Resume()
         return Prefill(
             self.model, prompt, chunk=chunk, slack=self.slack, length_step=self.length_step,
-            copied=copied, start=start,
+            copied=resume.drafter, start=resume.length, branch=resume.branch,
         )  # fmt: skip
 
     def join(self, prefill: Prefill) -> None:

@@ -22,7 +22,7 @@ from mlxcel.runtime.caches import slot_cache
 from mlxcel.runtime.frame import Frame
 from mlxcel.runtime.kv_cache import SlotCache
 from mlxcel.runtime.prefill import Prefill
-from mlxcel.runtime.row_copy import RowCopy
+from mlxcel.runtime.row_copy import Resume, RowCopy
 
 __all__ = ["MtpChain", "MtpPrefill"]
 
@@ -117,11 +117,7 @@ class MtpChain:
         return layer_bytes(caches)
 
     def prefill(
-        self,
-        prompt: Sequence[int],
-        speculate: bool,
-        copied: RowCopy | None = None,
-        start: int = 0,
+        self, prompt: Sequence[int], speculate: bool, resume: Resume | None = None
     ) -> MtpPrefill:
         """Begin with a prompt.
 
@@ -131,15 +127,14 @@ class MtpChain:
             Token ids.
         speculate : bool
             Without it the row only keeps its place.
-        copied : RowCopy, optional
-            The head's caches of another row; their pairs before ``start`` are this prompt's.
-        start : int
-            Where the target's chunks begin.
+        resume : Resume, optional
+            Where the target's chunks begin, and the head's pairs before that.
         """
-        caches = self._new_caches()
-        if copied is not None:
-            copied.fill(caches, start)
-        return MtpPrefill(self, caches, prompt, speculate, start)
+        caches, pairs = self._new_caches(), 0
+        if speculate and resume is not None and resume.drafter is not None:
+            pairs = resume.length
+            resume.drafter.fill(caches, pairs)
+        return MtpPrefill(self, caches, prompt, speculate, pairs)
 
     def copy_row(self, row: int, length: int) -> RowCopy:
         """Copy the pairs of a row's first ``length`` tokens."""

@@ -36,6 +36,8 @@ class Prefill:
         Caches of the prompt's first tokens, which are then not read again.
     start : int
         How many tokens those are; less than the prompt has.
+    branch : int
+        A chunk ends here; 0 for nowhere.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class Prefill:
         length_step: int,
         copied: RowCopy | None = None,
         start: int = 0,
+        branch: int = 0,
     ) -> None:
         self.target = target
+        self.branch = branch
         self.caches = new_caches(target, slack=slack, length_step=length_step)
         self.done = self._stale = 0
         if copied is not None:
@@ -76,7 +80,10 @@ class Prefill:
 
     def advance(self) -> None:
         """Enqueue the next chunk."""
-        width = min(self.chunk, self.length - self.done)
+        end = min(self.done + self.chunk, self.length)
+        if self.done < self.branch < end:
+            end = self.branch
+        width = end - self.done
         self.caches.frame = Frame.exact(self.done, width)
         tokens = self._prompt[self.done : self.done + width][None]
         self._hidden = self.target.hidden(tokens, self.caches.layers)

@@ -102,12 +102,15 @@ class Resume:
     ----------
     length : int
         Tokens of the prompt that need not be read.
-    target : RowCopy
-        The target's caches of them.
+    target : RowCopy or None
+        The target's caches of them, if there are any.
     drafter : RowCopy or None
         The drafter's own.
+    branch : int
+        A chunk ends here, where other prompts are known to part from this one; 0 for nowhere.
     """
 
-    length: int
-    target: RowCopy
+    length: int = 0
+    target: RowCopy | None = None
     drafter: RowCopy | None = None
+    branch: int = 0
