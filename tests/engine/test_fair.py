@@ -8,8 +8,8 @@ import pytest
 
 from mlxcel.config import Settings
 from mlxcel.engine.engine import Engine
+from mlxcel.engine.reading import Reading
 from mlxcel.runtime.batch import Batch
-from mlxcel.runtime.prefill import Prefill
 from mlxcel.types import Request, SamplingParams
 from tests.support import drafters, tiny
 from tests.support.running import drain, run
@@ -20,21 +20,21 @@ CHUNKS = -(-LONG // CHUNK)
 
 
 class Diary:
-    """What the device was given, in order: chunks of prompts and rounds."""
+    """What the device was given, in order: chunks (of target and drafter) and rounds."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[str] = []
-        chunk, verify = Prefill.advance, Batch.verify
+        chunk, verify = Reading.advance, Batch.verify
 
-        def noted_chunk(prefill: Prefill) -> None:
+        def noted_chunk(reading: Reading) -> None:
             self.events.append("chunk")
-            chunk(prefill)
+            chunk(reading)
 
         def noted_round(batch: Batch, *args: object, **more: object) -> object:
             self.events.append(f"round of {batch.rows}")
             return verify(batch, *args, **more)
 
-        monkeypatch.setattr(Prefill, "advance", noted_chunk)
+        monkeypatch.setattr(Reading, "advance", noted_chunk)
         monkeypatch.setattr(Batch, "verify", noted_round)
 
 

@@ -13,6 +13,7 @@ from mlxcel.config import Settings
 from mlxcel.engine.drafters import MtpDrafter
 from mlxcel.engine.engine import Engine
 from mlxcel.llm import LLM
+from mlxcel.models.lean import lean_modules
 from mlxcel.runtime.mtp import MtpChain
 from tests.engine.test_mtp import random_head
 from tests.support import drafters, tiny
@@ -35,9 +36,16 @@ def make_drafter(kind, model):
     return drafters.make(kind, model, SETTINGS)
 
 
+def lean_llama():
+    """With the modules that are served on the CPU backend."""
+    model = tiny.llama_model()
+    lean_modules(model)
+    return tiny.loaded(model, eos=(2,))
+
+
 @pytest.fixture(scope="module")
 def model():
-    return tiny.loaded(tiny.llama_model(), eos=(2,))
+    return lean_llama()
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +126,7 @@ def test_threads_that_give_up_leave_nothing_behind(alone):
     # The model is made anew: what a thread made belongs to it.
     llm = LLM(
         lambda: Engine(
-            tiny.loaded(tiny.llama_model(), eos=(2,)),
+            lean_llama(),
             drafters.make("lookup", None, SETTINGS),
             SETTINGS,
         )
