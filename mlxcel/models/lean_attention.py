@@ -13,6 +13,7 @@ whatever is computed beside it.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -35,7 +36,7 @@ _SMALLEST = -127.0  # as an exponent of float32 its bits are those of zero
 _TERMS = tuple(math.log(2) ** n / math.factorial(n) for n in range(6, -1, -1))
 
 
-@mx.compile
+@functools.partial(mx.compile, shapeless=True)  # or every length would be traced anew and kept
 def _mantissa_and_exponent(x: mx.array) -> tuple[mx.array, mx.array]:
     """2**fraction and the bits of 2**whole, for the two parts of ``x * log2(e)``."""
     y = x * _LOG2_E
