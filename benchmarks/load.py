@@ -9,7 +9,8 @@
 
 for every number of streams, interleaved in one process, the order turned round each time. In the
 closed loop each stream sends its next request when its last one has ended; with ``--rate`` requests
-arrive by themselves (Poisson). ``benchmarks.load_figures`` says what the columns are. Token ids of
+arrive by themselves (Poisson). ``benchmarks.load_figures`` says what the columns are; the last but two is processor time of this process per token, prompts
+included, which other work on the machine disturbs least. Token ids of
 all arms are compared with those of ``off``. ``--long 6000`` measures something else: what running
 streams notice of a long prompt, see `benchmarks.load_long`.
 """
@@ -41,7 +42,7 @@ COLUMNS = (
     ("ttft_p50", "ttft 50", 1e3), ("ttft_p95", "95", 1e3),
     ("chunk_p50", "chunk 50", 1e3), ("chunk_p95", "95", 1e3),
     ("token_p50", "token 50", 1e3), ("token_p95", "95", 1e3),
-    ("width", "width", 1.0), ("acceptance", "accept", 1.0),
+    ("cpu", "cpu/tok", 1e3), ("width", "width", 1.0), ("acceptance", "accept", 1.0),
 )  # fmt: skip
 
 
@@ -131,8 +132,11 @@ def measure(args: argparse.Namespace, llm: LLM, texts: Sequence[str]) -> list[di
     samples: dict[tuple[int, str], list[dict[str, Any]]] = {key: [] for key in keys}
 
     def run(streams: int, arm: str) -> float:
+        before = time.process_time()
         traces[streams, arm] = arms[arm](loads[streams])
+        spent = time.process_time() - before
         found = figures(traces[streams, arm])
+        found["cpu"] = spent / found["tokens"]
         samples[streams, arm].append(found)
         return 1 / float(found["whole" if args.rate else "steady"])
 

@@ -55,12 +55,12 @@ def some_requests(count: int, rng: random.Random) -> list[Request]:
         Request(
             prompt_ids=tuple(rng.randrange(tiny.VOCAB) for _ in range(rng.randint(1, 40))),
             params=SamplingParams(
-                max_tokens=rng.randint(1, 9), temperature=rng.choice([0.0, 0.9]), seed=rng.randrange(9),
+                max_tokens=rng.randint(1, 9), temperature=rng.choice([0.0, 0.9]), seed=index,
                 repetition_penalty=rng.choice([1.0, 1.0, 1.0, 1.2]), stop=rng.choice([(), ("AB",)]),
             ),
             width=rng.choice([None, 2, 5]),
         )
-        for _ in range(count)
+        for index in range(count)
     ]  # fmt: skip
 
 
