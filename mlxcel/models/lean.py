@@ -2,7 +2,8 @@
 
 There `mx.fast.rms_norm` and `mx.fast.rope` are chains of plain operations, run anew in
 every layer, and an exponential is a library call per element. A compiled norm, rotation
-tables that all layers share, and a sigmoid of plain arithmetic do the same in fewer passes.
+tables that all layers share, and a sigmoid of plain arithmetic do the same in fewer passes;
+attention is in `mlxcel.models.lean_attention`.
 On a GPU these are single kernels, so nothing is replaced there.
 """
 
@@ -14,6 +15,8 @@ from collections.abc import Callable
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models import llama, qwen2, qwen3
+
+from mlxcel.models.lean_attention import LeanAttention, MaskTables, can_replace
 
 __all__ = ["lean_modules"]
 
@@ -149,10 +152,10 @@ _SWIGLU = (llama.MLP, qwen2.MLP, qwen3.MLP)
 
 
 def lean_modules(model: nn.Module) -> int:
-    """Replace norms, rotations and gated blocks by their cheaper forms, in place.
+    """Replace norms, rotations, gated blocks and attention by their cheaper forms, in place.
 
-    Only ``nn.RMSNorm``, half-split ``nn.RoPE`` and float32 blocks of the Llama kind are
-    replaced; every other class stays.
+    Only ``nn.RMSNorm``, half-split ``nn.RoPE`` and float32 blocks and attention of the Llama
+    and Qwen kinds are replaced; every other class stays.
 
     Returns
     -------
@@ -174,7 +177,15 @@ def lean_modules(model: nn.Module) -> int:
             replaced.append((path, LeanSwiGLU(module)))
     if replaced:
         model.update_modules(tree_unflatten(replaced))
-    return len(replaced)
+    mask_tables = MaskTables()
+    attention: list[tuple[str, nn.Module]] = [
+        (path, LeanAttention(module, mask_tables))  # with the rotations replaced above
+        for path, module in model.named_modules()
+        if can_replace(module)
+    ]
+    if attention:
+        model.update_modules(tree_unflatten(attention))
+    return len(replaced) + len(attention)
 
 
 def _is_float32(block: nn.Module) -> bool:

@@ -151,7 +151,7 @@ def test_parity_would_notice(case: Any, wrong: str) -> None:
 def test_lean_modules_change_nothing(case: Any) -> None:
     head, hidden, tokens = case
     lean = make_head(head._target)
-    assert lean_modules(lean) == 7
+    assert lean_modules(lean) == 8
     np.testing.assert_allclose(
         chained(lean, hidden, tokens), chained(head, hidden, tokens), atol=1e-5, rtol=0
     )
