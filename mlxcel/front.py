@@ -12,20 +12,38 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, TypeVar
 
 from mlxcel.errors import EngineError, RequestError
 from mlxcel.types import Chunk, Completion, Request, SamplingParams, Speculation
 
-__all__ = ["Asked", "Front", "Prompt", "Ticket", "encode_prompt", "plain_prompt"]
+__all__ = [
+    "AUTO",
+    "Asked",
+    "Front",
+    "Prompt",
+    "Ticket",
+    "default_drafter",
+    "encode_prompt",
+    "plain_prompt",
+]
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """Text, token ids, or chat messages (``{"role": ..., "content": ...}``)."""
+
+AUTO = "auto"
+"""The drafter that is taken when none is named; see `default_drafter`."""
 
 _PARAMS = frozenset(spec.name for spec in fields(SamplingParams))
 _OPTIONS = frozenset(spec.name for spec in fields(Request)) - {"prompt_ids", "params"}
 
 F = TypeVar("F", bound="Front")
+
+
+def default_drafter(target: str | Path) -> str | None:
+    """Name of the drafter that comes with a target: ``"demo"`` for ``"demo"``, else ``None``."""
+    return "demo" if target == "demo" else None
 
 
 class Ticket:

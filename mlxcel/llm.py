@@ -10,19 +10,11 @@ from mlxcel.config import Settings
 from mlxcel.engine.engine import Engine
 from mlxcel.engine.prepare import build_engine, mtp_policy
 from mlxcel.engine.worker import EngineThread
-from mlxcel.front import Asked, Front, Prompt, Ticket, encode_prompt
+from mlxcel.front import AUTO, Asked, Front, Prompt, Ticket, default_drafter, encode_prompt
 
 __all__ = ["AUTO", "LLM", "Prompt", "default_drafter", "load"]
 
-AUTO = "auto"
-"""The drafter that is taken when none is named; see `default_drafter`."""
-
 T = TypeVar("T")
-
-
-def default_drafter(target: str | Path) -> str | None:
-    """Name of the drafter that comes with a target: ``"demo"`` for ``"demo"``, else ``None``."""
-    return "demo" if target == "demo" else None
 
 
 def load(

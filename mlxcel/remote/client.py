@@ -42,6 +42,8 @@ class EngineClient(Front):
         listens at all there is nothing to wait for.
     progress : callable, optional
         Called with a label, the amount done and the total while an engine loads.
+    ready : bool
+        Whether to wait now, rather than at the first call that needs it.
 
     Raises
     ------
@@ -56,6 +58,7 @@ class EngineClient(Front):
         timeout: float = 120.0,
         wait: float = 60.0,
         progress: Progress | None = None,
+        ready: bool = True,
     ) -> None:
         if socket_path is None:
             socket_path = default_socket(os.environ, Settings.from_env())
@@ -67,7 +70,10 @@ class EngineClient(Front):
         self._link: Link | None = None
         self._end: weakref.finalize[[MlxcelError], EngineClient] | None = None
         self._closed = False
-        self._ready()
+        if ready:
+            self._ready()
+        else:
+            self._connected(wait)
 
     @property
     def has_chat_template(self) -> bool:
@@ -166,16 +172,16 @@ class EngineClient(Front):
         """Wait until the engine has loaded; return whether the connection is still there."""
         while True:
             state = link.state
+            if state["state"] == "failed":
+                error = decode_error(state["error"])
+                if isinstance(error, (LoadError, ConfigError)):
+                    raise error  # the supervisor does not try again
             if link.error is not None:
                 if link.lost:
                     return False
                 raise link.error
             if state["state"] in ("ready", "draining"):
                 return True
-            if state["state"] == "failed":
-                error = decode_error(state["error"])
-                if isinstance(error, (LoadError, ConfigError)):
-                    raise error  # the supervisor does not try again
             if self._progress is not None and "label" in state:
                 self._progress(state["label"], state["done"], state["total"])
             if not link.wait_for_change(state, end - time.monotonic()):

@@ -101,7 +101,7 @@ class Host:
         if done < total and now - self._shown < PROGRESS_SECONDS:
             return
         self._shown = now
-        self.post(lambda: self._enter(_loading(label, done, total)))
+        self.post(lambda: self._progress(_loading(label, done, total)))
 
     def drain(self) -> None:
         """End in order: no new requests; a second call cancels those that run. Signal-safe."""
@@ -207,9 +207,8 @@ class Host:
         """Send a client an answer of a worker thread, from any thread."""
 
         def reply() -> None:
-            if not peer.closed:
-                peer.say_packed(frame)
-                self._try_flush(peer)
+            peer.say_packed(frame)
+            self._try_flush(peer)
 
         self.post(reply)
 
@@ -218,15 +217,20 @@ class Host:
         touched: dict[Peer, None] = {}
         while self._outbound:
             job, news = self._outbound.popleft()
-            if not job.peer.closed:
+            if job.peer.closed:
+                continue
+            touched[job.peer] = None
+            try:
                 job.peer.news(job, news)
-                touched[job.peer] = None
+            except OSError:
+                self._lose(job.peer)
         for peer in touched:
             self._try_flush(peer)
 
     def _try_flush(self, peer: Peer) -> None:
         try:
-            self._flush(peer)
+            if not peer.closed:
+                self._flush(peer)
         except OSError:
             self._lose(peer)
 
@@ -272,6 +276,10 @@ class Host:
                 peer.say(["state", state])
                 self._try_flush(peer)
 
+    def _progress(self, state: dict[str, Any]) -> None:
+        if self.state["state"] == "loading":
+            self._enter(state)
+
     def _be_ready(self, backend: Backend) -> None:
         self._desk.backend = backend
         if self.state["state"] == "loading":
@@ -313,6 +321,9 @@ class Host:
         for peer in list(self._peers):
             self._lose(peer)
         self._desk.close()
+        self._selector.close()
+        self._wake_in.close()
+        self._wake_out.close()
 
     def _status(self) -> dict[str, Any]:
         jobs = sum(len(peer.jobs) for peer in self._peers)

@@ -135,24 +135,36 @@ class Peer:
         self._waiting.append(frame)
 
     def news(self, job: Job, news: int | Chunk | BaseException) -> None:
-        """Queue what the engine says about a request of this client."""
+        """Queue what the engine says about a request of this client.
+
+        Raises
+        ------
+        OSError
+            The connection is lost.
+        """
         if self.jobs.get(job.number) is not job:
             return  # it has ended here already
         if isinstance(news, int):
             self.say(["accepted", job.number, news])
         elif isinstance(news, BaseException):
             self.end(job, news)
-        elif job.unsent < self._host.buffer or news.completion is not None:
-            job.unsent += 1
-            self._waiting.append((job, news))
-            if news.completion is not None:
-                del self.jobs[job.number]
         else:
-            self._host.too_slow(job)
-            self.end(job, CapacityError(
-                f"the client reads too slowly: {job.unsent} pieces of the answer wait for it, "
-                "so the request was cancelled; read faster or raise MLXCEL_CLIENT_BUFFER"
-            ))  # fmt: skip
+            self._piece(job, news)
+
+    def _piece(self, job: Job, chunk: Chunk) -> None:
+        if chunk.completion is not None:
+            del self.jobs[job.number]
+        elif job.unsent >= self._host.buffer:
+            self.flush()  # perhaps it is this thread that was slow
+            if job.unsent >= self._host.buffer:
+                self._host.too_slow(job)
+                self.end(job, CapacityError(
+                    f"the client reads too slowly: {job.unsent} pieces of the answer wait for it, "
+                    "so the request was cancelled; read faster or raise MLXCEL_CLIENT_BUFFER"
+                ))  # fmt: skip
+                return
+        job.unsent += 1
+        self._waiting.append((job, chunk))
 
     def end(self, job: Job, error: BaseException) -> None:
         """End a request of this client with an error."""
