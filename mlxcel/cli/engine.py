@@ -119,7 +119,7 @@ def status(socket: str | None, as_json: bool) -> None:
         click.echo(json.dumps(found | {"metrics": metrics}, ensure_ascii=False))
         return
     table = make_table("what", "value")
-    for name, value in [*found.items(), *metrics.items()]:
-        shown = f"{value:.1f}" if isinstance(value, float) else str(value)
-        table.add_row(name if name in found else f"metrics: {name}", shown)
+    rows = [*found.items(), *((f"metrics: {name}", value) for name, value in metrics.items())]
+    for name, value in rows:
+        table.add_row(name, f"{value:.1f}" if isinstance(value, float) else str(value))
     make_console().print(table)

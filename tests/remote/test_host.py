@@ -251,7 +251,8 @@ def test_questions(up: Hosted) -> None:
         with pytest.raises(RequestError, match="type object cannot be sent"):
             client._ask("odd")
         status = client.status()
-        assert (status["state"], status["pid"], status["model"]) == ("ready", os.getpid(), "made up")
+        assert (status["state"], status["model"]) == ("ready", "made up")
+        assert status["pid"] == os.getpid()
 
 
 def test_progress_reaches_those_who_wait(path: Path) -> None:
@@ -367,9 +368,10 @@ def test_a_client_that_is_forgotten_ends_its_connection(up: Hosted) -> None:
 
 
 def test_an_answer_that_does_not_come(up: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(up.backend, "begin", lambda asked, ticket: up.backend.tickets.append(ticket))
+    taken = up.backend.tickets
+    monkeypatch.setattr(up.backend, "begin", lambda asked, ticket: taken.append(ticket))
     with EngineClient(up.path, timeout=0.1) as client:
-        with pytest.raises(EngineError, match="did not answer in 0.1 s"):
+        with pytest.raises(EngineError, match=r"did not answer in 0\.1 s"):
             client.generate([1])
         assert until(lambda: up.backend.cancelled == [up.ticket()])
 
