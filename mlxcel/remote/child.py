@@ -119,7 +119,11 @@ def main(lifeline_fd: int, listener_fd: int) -> int:
     signal.signal(signal.SIGTERM, lambda *_: host.drain())
     loaded: list[EngineBackend] = []
     threading.Thread(target=_load, args=(spec, host, loaded), daemon=True).start()
-    status = host.run()
+    try:
+        status = host.run()
+    except Exception:
+        log.exception("the host has failed")
+        return os.EX_SOFTWARE
     if loaded and status == os.EX_OK:
         loaded[0].close()
     return status

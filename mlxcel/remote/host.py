@@ -164,7 +164,7 @@ class Host:
                     return
                 peer = Peer(sock, self)
                 self._peers.add(peer)
-                self._selector.register(sock, selectors.EVENT_READ, peer)
+                self._watch(peer, selectors.EVENT_READ)
                 if len(self._peers) > self._max_peers:
                     said = f"the engine has {self._max_peers} connections and takes no more now"
                     self._refuse(peer, CapacityError(said))
@@ -199,6 +199,7 @@ class Host:
             case ["call", int(number), "status", []]:
                 peer.say(["result", number, self._status()])
             case ["call", int(number), str(name), list(arguments)]:
+                peer.asks += 1
                 self._desk.ask(peer, number, name, arguments)
             case _:
                 raise WireError(f"unknown or misused message {message!r:.100}")
@@ -207,6 +208,7 @@ class Host:
         """Send a client an answer of a worker thread, from any thread."""
 
         def reply() -> None:
+            peer.asks -= 1
             peer.say_packed(frame)
             self._try_flush(peer)
 
@@ -238,10 +240,21 @@ class Host:
         peer.flush()
         if peer.closing and peer.idle:
             self._lose(peer)
-        elif not peer.closed and peer.wants_write == peer.idle:
-            peer.wants_write = not peer.idle
-            write = selectors.EVENT_WRITE if peer.wants_write else 0
-            self._selector.modify(peer.sock, selectors.EVENT_READ | write, peer)
+            return
+        events = 0 if peer.congested else selectors.EVENT_READ
+        events |= 0 if peer.idle else selectors.EVENT_WRITE
+        if events != peer.watched:
+            self._watch(peer, events)
+
+    def _watch(self, peer: Peer, events: int) -> None:
+        """Wait for other events of a client; for none, it is not in the selector at all."""
+        if not peer.watched:
+            self._selector.register(peer.sock, events, peer)
+        elif events:
+            self._selector.modify(peer.sock, events, peer)
+        else:
+            self._selector.unregister(peer.sock)
+        peer.watched = events
 
     def _refuse(self, peer: Peer, error: MlxcelError) -> None:
         """Tell one client what is wrong with it, then close its connection."""
@@ -257,7 +270,8 @@ class Host:
             return
         peer.closed = True
         self._peers.discard(peer)
-        self._selector.unregister(peer.sock)
+        if peer.watched:
+            self._watch(peer, 0)
         peer.sock.close()
         self._abandon(peer)
 

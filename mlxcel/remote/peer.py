@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["Job", "Peer"]
 
 READ_BYTES = 1 << 18
+MOST_WORDS = 1000
+"""Answers other than chunks that may wait, or be in the making, before no more is read."""
+
 PER_FRAME = 256
 """Chunks in one frame at most: what a slow reader has not taken stays small."""
 
@@ -96,17 +99,24 @@ class Peer:
         self.greeted = False
         self.closed = False
         self.closing = False  # when what waits has been sent
-        self.wants_write = False
+        self.asks = 0  # questions that are being answered
+        self.watched = 0  # events that the selector waits for
         self._host = host
         self._frames = Frames(REQUEST_LIMIT)
         self._waiting: deque[tuple[Job, Chunk] | bytes] = deque()
         self._buffer = memoryview(b"")
+        self._words = 0
         self._sending: list[Job] = []  # a job for every chunk in the buffer
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits to be sent."""
         return not self._buffer and not self._waiting
+
+    @property
+    def congested(self) -> bool:
+        """Whether this client asks faster than it reads."""
+        return self._words + self.asks >= MOST_WORDS
 
     def read(self) -> list[Message]:
         """Messages that have come.
@@ -132,6 +142,7 @@ class Peer:
 
     def say_packed(self, frame: bytes) -> None:
         """Queue a message that has been packed."""
+        self._words += 1
         self._waiting.append(frame)
 
     def news(self, job: Job, news: int | Chunk | BaseException) -> None:
@@ -201,6 +212,7 @@ class Peer:
         while self._waiting and len(self._sending) < PER_FRAME:
             item = self._waiting.popleft()
             if isinstance(item, bytes):
+                self._words -= 1
                 parts += [*self._frame_of(chunks), item]
                 chunks = []
                 continue

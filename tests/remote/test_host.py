@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from mlxcel import EngineClient
 from mlxcel.errors import CapacityError, ConfigError, EngineError, LoadError, RequestError
 from mlxcel.remote.address import LIMIT, Listener, default_socket
-from mlxcel.remote.wire import PROTOCOL, hello
+from mlxcel.remote.wire import PROTOCOL, REQUEST_LIMIT, hello, pack
 from tests.support.hosting import ASKED, Hosted, RawClient, chunk, hosted, until
 
 
@@ -189,6 +190,22 @@ def test_a_slow_reader_is_cancelled_and_others_go_on(up: Hosted) -> None:
     assert quick.until("chunks")
 
 
+def test_who_asks_without_reading_is_not_read_any_more(up: Hosted) -> None:
+    client = RawClient(up.path)
+    question = pack(["call", 1, "encode", ["z" * 5000]], REQUEST_LIMIT)
+    client.sock.settimeout(0.5)
+    sent = 0
+    with suppress(TimeoutError):
+        while sent < 20_000:
+            client.sock.sendall(question)
+            sent += 1
+    assert 1000 < sent < 20_000
+    assert until(lambda: up.status()["clients"] == 2)  # the others are served
+    client.sock.settimeout(10)
+    for _ in range(sent):
+        assert client.next()[:2] == ["result", 1]
+
+
 def test_the_last_piece_is_delivered_to_a_slow_reader_too(up: Hosted) -> None:
     slow = RawClient(up.path)
     slow.submit(1)
@@ -284,16 +301,17 @@ def test_progress_reaches_those_who_wait(path: Path) -> None:
 def test_a_model_that_cannot_be_loaded(path: Path, error: LoadError) -> None:
     with hosted(path, ready=False) as up:
         caught: list[BaseException] = []
+        shown: list[Any] = []
 
         def wait() -> None:
             try:
-                EngineClient(path, wait=10)
+                EngineClient(path, wait=10, progress=lambda *args: shown.append(args))
             except Exception as found:  # noqa: BLE001 - it is looked at
                 caught.append(found)
 
         thread = threading.Thread(target=wait)
         thread.start()
-        assert until(lambda: up.status()["clients"] == 2)
+        assert until(lambda: shown)
         up.host.load_failed(error)
         thread.join(10)
         assert [(type(found), str(found)) for found in caught] == [(type(error), str(error))]
