@@ -10,16 +10,13 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlxcel.errors import CapacityError, EngineError, MlxcelError, RequestError
 from mlxcel.front import Ticket
 from mlxcel.remote.wire import ANSWER_LIMIT, REQUEST_LIMIT, Frames, Message, pack
 from mlxcel.remote.wire_types import encode_chunk, encode_error
 from mlxcel.types import Chunk
-
-if TYPE_CHECKING:
-    from mlxcel.remote.host import Host
 
 __all__ = ["Job", "Peer"]
 
@@ -88,11 +85,15 @@ class Peer:
     ----------
     sock : socket
         Connected.
-    host : Host
-        Whose it is.
+    buffer : int
+        Chunks of one request that may wait.
+    too_slow : callable
+        Cancels a request for which more would wait.
     """
 
-    def __init__(self, sock: socket.socket, host: Host) -> None:
+    def __init__(
+        self, sock: socket.socket, buffer: int, too_slow: Callable[[Job], None]
+    ) -> None:
         sock.setblocking(False)
         self.sock = sock
         self.jobs: dict[int, Job] = {}
@@ -101,7 +102,8 @@ class Peer:
         self.closing = False  # when what waits has been sent
         self.asks = 0  # questions that are being answered
         self.watched = 0  # events that the selector waits for
-        self._host = host
+        self._bound = buffer
+        self._too_slow = too_slow
         self._frames = Frames(REQUEST_LIMIT)
         self._waiting: deque[tuple[Job, Chunk] | bytes] = deque()
         self._buffer = memoryview(b"")
@@ -165,10 +167,10 @@ class Peer:
     def _piece(self, job: Job, chunk: Chunk) -> None:
         if chunk.completion is not None:
             del self.jobs[job.number]
-        elif job.unsent >= self._host.buffer:
+        elif job.unsent >= self._bound:
             self.flush()  # perhaps it is this thread that was slow
-            if job.unsent >= self._host.buffer:
-                self._host.too_slow(job)
+            if job.unsent >= self._bound:
+                self._too_slow(job)
                 self.end(job, CapacityError(
                     f"the client reads too slowly: {job.unsent} pieces of the answer wait for it, "
                     "so the request was cancelled; read faster or raise MLXCEL_CLIENT_BUFFER"

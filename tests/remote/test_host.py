@@ -210,7 +210,7 @@ def test_the_last_piece_is_delivered_to_a_slow_reader_too(up: Hosted) -> None:
     slow = RawClient(up.path)
     slow.submit(1)
     ticket = up.ticket()
-    pieces = [chunk(0, "y" * 6000) for _ in range(up.host.buffer)]
+    pieces = [chunk(0, "y" * 6000) for _ in range(50)]
     up.deliver(ticket, *pieces, chunk(0, last=True))
     texts = []
     while len(texts) < 51:
@@ -361,7 +361,7 @@ def test_connections_above_the_limit_are_told(path: Path) -> None:
         code, message, _ = more.until("refused")[1]
         assert (code, "3 connections" in message) == ("capacity", True)
         kept[0].close()
-        assert until(lambda: len(up.host._peers) == 2)
+        assert until(lambda: len(up.host._door.peers) == 2)
         assert RawClient(path)
 
 
