@@ -1,6 +1,7 @@
 """Language models on MLX with speculative decoding one can trust.
 
-``load`` gives an `LLM`; everything else is a record it takes or returns. Importing this
+``load`` gives an `LLM`, `EngineClient` the same from an engine in another process; everything
+else is a record they take or return. Importing this
 package imports no MLX: the choice of BLAS must come first (see ``mlxcel.hardware.blas``).
 """
 
@@ -16,6 +17,7 @@ from mlxcel.types import Chunk, Completion, SamplingParams, SpecStats
 if TYPE_CHECKING:
     from mlxcel.config import Settings
     from mlxcel.llm import LLM, load
+    from mlxcel.remote.client import EngineClient
 
 __version__ = "0.1.0"
 
@@ -23,6 +25,7 @@ __all__ = [
     "LLM",
     "Chunk",
     "Completion",
+    "EngineClient",
     "MlxcelError",
     "SamplingParams",
     "Settings",
@@ -30,7 +33,12 @@ __all__ = [
     "load",
 ]
 
-_LAZY = {"LLM": "mlxcel.llm", "load": "mlxcel.llm", "Settings": "mlxcel.config"}
+_LAZY = {
+    "EngineClient": "mlxcel.remote.client",
+    "LLM": "mlxcel.llm",
+    "Settings": "mlxcel.config",
+    "load": "mlxcel.llm",
+}
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 

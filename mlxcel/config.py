@@ -105,6 +105,8 @@ class Settings:
     numerics : {"fast", "invariant"}
         Whether passes of decode are as small as they can be, or all of one shape, so that
         classic steps and verifies run the same kernels.
+    client_buffer : int
+        Pieces of an answer that wait for a client of the engine process.
 
     Raises
     ------
@@ -239,6 +241,15 @@ class Settings:
         check=word("fast", "invariant"),
         env="MLXCEL_NUMERICS",
         parse=parse_word,
+    )
+
+    client_buffer: int = _setting(
+        1024,
+        "Pieces of an answer that wait for a client of `mlxcel engine`, 1 to 1000000; a request "
+        "whose reader falls further behind is cancelled.",
+        check=whole(1, 1_000_000, "pieces"),
+        env="MLXCEL_CLIENT_BUFFER",
+        parse=parse_int,
     )
 
     def __post_init__(self) -> None:

@@ -45,6 +45,13 @@ class MlxcelError(Exception):
             raise TypeError(f"error code {cls.code!r} is already used")
         MlxcelError._codes[cls.code] = cls
 
+    @staticmethod
+    def of(code: str, message: str, param: str | None = None) -> MlxcelError:
+        """Make the error that has a code; an unknown code gives the base class."""
+        made = MlxcelError._codes.get(code, MlxcelError)(message, param=param)
+        assert isinstance(made, MlxcelError)
+        return made
+
 
 class ConfigError(MlxcelError, ValueError):
     """A bad or contradictory setting."""

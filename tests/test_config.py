@@ -61,6 +61,7 @@ def test_every_variable_is_read() -> None:
         "MLXCEL_MTP_EXACTNESS": " Bitwise",
         "MLXCEL_MTP_BLOCK_CONTROLLER": "requested",
         "MLXCEL_NUMERICS": "INVARIANT ",
+        "MLXCEL_CLIENT_BUFFER": "99",
     }
     assert environ.keys() == VARIABLES
     assert Settings.from_env(environ) == Settings(
@@ -79,6 +80,7 @@ def test_every_variable_is_read() -> None:
         mtp_exactness="bitwise",
         mtp_block_controller="requested",
         numerics="invariant",
+        client_buffer=99,
     )
 
 

@@ -17,6 +17,7 @@ __all__ = ["main"]
 COMMANDS = {
     "distill": ("mlxcel.cli.distill", "Make a drafter for a target."),
     "demo": ("mlxcel.cli.demo", "Answer prompts classic and speculative, and compare."),
+    "engine": ("mlxcel.cli.engine", "Serve a model to other processes, or show how it is."),
     "generate": ("mlxcel.cli.generate", "Continue a prompt."),
     "gate": ("mlxcel.cli.gate", "Say whether bursts pay, on which evidence, here or elsewhere."),
     "info": ("mlxcel.cli.info", "Show what this host is and which versions run."),

@@ -11,8 +11,18 @@ import click
 from mlxcel.cli.numerics import numerics_option, settings_for
 from mlxcel.cli.progress import bar
 from mlxcel.errors import EngineError, RequestError
-from mlxcel.llm import LLM, Prompt, default_drafter, load
+from mlxcel.front import Front, Prompt, default_drafter
+from mlxcel.remote.client import EngineClient
 from mlxcel.types import Completion
+
+OF_THE_ENGINE = ("model", "drafter", "weights", "numerics")
+
+
+def load(*args: Any, **options: Any) -> Front:
+    """`mlxcel.load`, imported when it is called: a client needs no MLX."""
+    from mlxcel.llm import load
+
+    return load(*args, **options)
 
 
 def _parse_bias(pairs: tuple[str, ...]) -> dict[int, float]:
@@ -28,10 +38,20 @@ def _parse_bias(pairs: tuple[str, ...]) -> dict[int, float]:
     return bias
 
 
-def _prompt(llm: LLM, text: str, chat: bool | None) -> Prompt:
+def _client(path: str) -> Front:
+    """A running engine; what it was started with cannot be asked for again."""
+    context = click.get_current_context()
+    for name in OF_THE_ENGINE:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name} is the engine's own: leave it out with --socket")
+    with bar() as progress:
+        return EngineClient(path, progress=progress)
+
+
+def _prompt(llm: Front, text: str, chat: bool | None) -> Prompt:
     """Wrap text as a chat turn if asked, or if the model has a template and nobody said no."""
     if chat is None:
-        chat = bool(llm.tokenizer.has_chat_template)
+        chat = llm.has_chat_template
     return [{"role": "user", "content": text}] if chat else text
 
 
@@ -75,6 +95,7 @@ def summary(completion: Completion) -> str:
 @click.option("--logprobs", type=int, help="Log-probabilities with so many alternatives (--json).")
 @click.option("--weights", type=click.Choice(["auto", "stored", "dense"]), help="Form of weights.")
 @numerics_option
+@click.option("--socket", metavar="PATH", help="Ask the engine that `mlxcel engine` runs there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def generate(
     model: str,
@@ -86,6 +107,7 @@ def generate(
     logit_bias: tuple[str, ...],
     weights: str | None,
     numerics: str | None,
+    socket: str | None,
     as_json: bool,
     **params: Any,
 ) -> None:
@@ -94,11 +116,14 @@ def generate(
     The text goes to standard output as it comes, one line about the run to standard error.
     """
     text = sys.stdin.read() if prompt == "-" else prompt
-    settings = settings_for(width, weights=weights, numerics=numerics)
     params |= {"logit_bias": _parse_bias(logit_bias), "stop": tuple(params["stop"])}
-    drafter = drafter or default_drafter(model) or "lookup"
-    with bar() as progress:
-        llm = load(model, drafter, config=settings, progress=progress)
+    if socket is not None:
+        llm = _client(socket)
+    else:
+        settings = settings_for(width, weights=weights, numerics=numerics)
+        drafter = drafter or default_drafter(model) or "lookup"
+        with bar() as progress:
+            llm = load(model, drafter, config=settings, progress=progress)
     with llm:
         chunks = llm.stream(
             _prompt(llm, text, chat), speculation=speculation, width=width, **params

@@ -8,6 +8,7 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mlxcel.assets import DEMO_DRAFTER
 from mlxcel.config import Settings
@@ -29,7 +30,7 @@ from mlxcel.runtime.loader import (
 from mlxcel.runtime.mtp import MtpChain
 from mlxcel.runtime.representation import detect_backend
 
-__all__ = ["build_engine", "load_model", "make_drafter"]
+__all__ = ["build_engine", "load_model", "make_drafter", "mtp_policy"]
 
 log = logging.getLogger(__name__)
 
@@ -129,6 +130,12 @@ def load_model(
         lean=settings.lean_modules,
         progress=progress,
     )
+
+
+def mtp_policy(engine: Engine) -> list[dict[str, Any]]:
+    """What the policy of an engine's pairing rests on; empty where nobody governs it."""
+    governor = engine.scheduler.governor
+    return [] if governor is None else governor.snapshot()
 
 
 def _short(name: str | Path | None) -> str:

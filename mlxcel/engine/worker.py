@@ -13,13 +13,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from mlxcel.engine.engine import Engine
 from mlxcel.errors import EngineError
+from mlxcel.front import Ticket
 from mlxcel.types import Chunk, Request
 
-__all__ = ["EngineThread", "Ticket"]
+__all__ = ["EngineThread", "Ticket", "Watcher"]
 
 log = logging.getLogger(__name__)
 
@@ -30,15 +31,14 @@ T = TypeVar("T")
 Command = Callable[[], None]
 
 
-class Ticket:
-    """A submitted request and its chunks, in order. One reader.
+class Watcher(Protocol):
+    """Is told what the engine's thread does, on that thread; must not wait."""
 
-    The queue is unbounded: the decode loop never waits for a reader.
-    """
+    def delivered(self) -> None:
+        """All chunks of one step have been given to their tickets."""
 
-    def __init__(self) -> None:
-        self.chunks: queue.SimpleQueue[Chunk | BaseException] = queue.SimpleQueue()
-        self.request_id: Future[int] = Future()
+    def failed(self, reason: str) -> None:
+        """The engine has failed; the chunks that say so have been delivered."""
 
 
 class EngineThread:
@@ -48,6 +48,8 @@ class EngineThread:
     ----------
     build : callable
         Makes the engine; called on the thread.
+    watcher : Watcher, optional
+        Is told about deliveries and failure.
 
     Raises
     ------
@@ -55,7 +57,8 @@ class EngineThread:
         What ``build`` raised.
     """
 
-    def __init__(self, build: Callable[[], Engine]) -> None:
+    def __init__(self, build: Callable[[], Engine], watcher: Watcher | None = None) -> None:
+        self._watcher = watcher
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._tickets: dict[int, Ticket] = {}
         self._engine: Engine | None = None
@@ -71,7 +74,7 @@ class EngineThread:
         started.result()
 
     def submit(self, request: Request) -> Ticket:
-        """Queue a request; may be called from any thread.
+        """Queue a request and wait until the engine has taken it. Any thread.
 
         Raises
         ------
@@ -81,15 +84,34 @@ class EngineThread:
             The engine is closed or has failed.
         """
         ticket = Ticket()
-        self._send(lambda: self._add(request, ticket))
+        self.post(request, ticket)
         ticket.request_id.result()
         return ticket
 
+    def post(self, request: Request, ticket: Ticket) -> None:
+        """Queue a request without waiting; the ticket is told what comes of it. Any thread.
+
+        Raises
+        ------
+        EngineError
+            The engine is closed.
+        """
+        self._send(lambda: self._add(request, ticket))
+
     def cancel(self, ticket: Ticket) -> None:
-        """End a request early; its last chunk says so. Any thread."""
-        request_id = ticket.request_id.result()
+        """End a request early; its last chunk says so. Any thread.
+
+        One that the engine has not seen yet is never begun.
+        """
+        ticket.withdrawn = True
         with suppress(EngineError):  # closed: it has ended already
-            self._send(lambda: self._cancel(request_id))
+            self._send(lambda: self._cancel(ticket))
+
+    @property
+    def running(self) -> int:
+        """Rows that decode now. Any thread."""
+        engine = self._engine
+        return 0 if engine is None else len(engine.scheduler.running)
 
     def call(self, function: Callable[[Engine], T]) -> T:
         """Run a function on the engine's thread and return its result. Any thread."""
@@ -140,16 +162,19 @@ class EngineThread:
             started.set_exception(error)
             return
         started.set_result(None)
-        reason = "the engine was closed before the request ended"
+        reason, closing = "the engine was closed before the request ended", False
         try:
             while self._serve(self._engine):
                 pass
+            closing = True
         except Exception as error:
             log.exception("the engine's thread has failed")
             reason = f"the engine has failed: {error}; load the model again"
         finally:
             self._abandon(EngineError(reason))
             self._engine = None
+        if not closing and self._watcher is not None:
+            self._watcher.failed(reason)
 
     def _serve(self, engine: Engine) -> bool:
         """Take commands, then one step; return whether to go on."""
@@ -164,6 +189,8 @@ class EngineThread:
             log.error("%s", error)
             if engine.busy:
                 self._deliver(engine.step())
+            if self._watcher is not None:
+                self._watcher.failed(str(error))
         return True
 
     def _next_command(self, engine: Engine) -> Command | None:
@@ -180,23 +207,31 @@ class EngineThread:
         for chunk in chunks:
             ticket = self._tickets.get(chunk.request_id)
             if ticket is not None:
-                ticket.chunks.put(chunk)
+                ticket.deliver(chunk)
                 if chunk.completion is not None:
                     del self._tickets[chunk.request_id]
+        if chunks and self._watcher is not None:
+            self._watcher.delivered()
 
     def _add(self, request: Request, ticket: Ticket) -> None:
         assert self._engine is not None
+        if ticket.withdrawn:
+            ticket.refuse(EngineError("the request was cancelled before it began"))
+            return
         try:
             request_id = self._engine.add(request)
         except BaseException as error:  # noqa: BLE001 - it is the caller's
-            ticket.request_id.set_exception(error)
+            ticket.refuse(error)
             return
         self._tickets[request_id] = ticket
-        ticket.request_id.set_result(request_id)
+        ticket.accept(request_id)
 
-    def _cancel(self, request_id: int) -> None:
+    def _cancel(self, ticket: Ticket) -> None:
         assert self._engine is not None
-        self._engine.cancel(request_id)
+        for request_id, known in self._tickets.items():
+            if known is ticket:
+                self._engine.cancel(request_id)
+                return
 
     def _abandon(self, error: EngineError) -> None:
         with self._lock:
@@ -206,5 +241,5 @@ class EngineThread:
             if command is not None:
                 command()
         for ticket in self._tickets.values():
-            ticket.chunks.put(error)
+            ticket.fail(error)
         self._tickets.clear()

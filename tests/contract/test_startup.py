@@ -41,6 +41,8 @@ def best_seconds(code: str, runs: int = 5) -> float:
         "import mlxcel",
         "import mlxcel.config, mlxcel.hardware.blas, mlxcel.hardware.memory",
         "import mlxcel.cli",
+        "from mlxcel import EngineClient",
+        "import mlxcel.remote.child, mlxcel.remote.supervisor",
     ],
 )
 def test_loads_nothing_heavy(code: str) -> None:

@@ -1,0 +1,341 @@
+"""What every front door shares: prompts, parameters, and answers read from a queue.
+
+A `Front` says how a request is submitted and cancelled; generating and streaming are the
+same for a model in this process (`LLM`) and in another one (`EngineClient`). No MLX here.
+"""
+
+from __future__ import annotations
+
+import queue
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mlxcel.errors import EngineError, RequestError
+from mlxcel.types import Chunk, Completion, Request, SamplingParams, Speculation
+
+__all__ = [
+    "AUTO",
+    "Asked",
+    "Front",
+    "Prompt",
+    "Ticket",
+    "default_drafter",
+    "encode_prompt",
+    "plain_prompt",
+]
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+"""Text, token ids, or chat messages (``{"role": ..., "content": ...}``)."""
+
+AUTO = "auto"
+"""The drafter that is taken when none is named; see `default_drafter`."""
+
+_PARAMS = frozenset(spec.name for spec in fields(SamplingParams))
+_OPTIONS = frozenset(spec.name for spec in fields(Request)) - {"prompt_ids", "params"}
+
+F = TypeVar("F", bound="Front")
+
+
+def default_drafter(target: str | Path) -> str | None:
+    """Name of the drafter that comes with a target: ``"demo"`` for ``"demo"``, else ``None``."""
+    return "demo" if target == "demo" else None
+
+
+class Ticket:
+    """A submitted request and its chunks, in order. One reader.
+
+    The four methods are called on the thread that has the news, which never waits: the
+    queue is unbounded.
+    """
+
+    def __init__(self) -> None:
+        self.chunks: queue.SimpleQueue[Chunk | BaseException] = queue.SimpleQueue()
+        self.request_id: Future[int] = Future()
+        self.withdrawn = False  # cancelled, perhaps before the engine saw it
+
+    def accept(self, request_id: int) -> None:
+        """The engine has taken the request."""
+        self.request_id.set_result(request_id)
+
+    def refuse(self, error: BaseException) -> None:
+        """The engine has not taken the request."""
+        self.request_id.set_exception(error)
+
+    def deliver(self, chunk: Chunk) -> None:
+        """A piece of the answer."""
+        self.chunks.put(chunk)
+
+    def fail(self, error: BaseException) -> None:
+        """No more pieces will come."""
+        self.chunks.put(error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request before its prompt has been turned into token ids.
+
+    Attributes
+    ----------
+    prompt : Prompt
+        As it was given.
+    params : SamplingParams
+        How tokens are chosen.
+    options : mapping
+        The other fields of `Request`.
+    stream : bool
+        Whether anyone reads the pieces; else the last chunk is enough.
+    """
+
+    prompt: Prompt
+    params: SamplingParams
+    options: Mapping[str, Any] = field(default_factory=dict)
+    stream: bool = True
+
+    def request(self, prompt_ids: tuple[int, ...]) -> Request:
+        """The request for the engine.
+
+        Raises
+        ------
+        RequestError
+            An option is bad or unknown.
+        """
+        _refuse_unknown(self.options, _OPTIONS)
+        return Request(prompt_ids=prompt_ids, params=self.params, **self.options)
+
+
+def plain_prompt(prompt: Prompt) -> str | list[int] | list[dict[str, Any]]:
+    """A prompt as text, a list of ids or a list of messages.
+
+    Raises
+    ------
+    RequestError
+        It is of another kind.
+    """
+    if isinstance(prompt, str):
+        return prompt
+    kinds = "a prompt is text, token ids, or chat messages"
+    if not isinstance(prompt, Iterable):
+        raise RequestError(f"{kinds}, got {prompt!r}", param="prompt")
+    items: list[Any] = list(prompt)
+    if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+        return [int(item) for item in items]
+    if not all(isinstance(item, Mapping) for item in items):
+        raise RequestError(f"{kinds}, not a mixture", param="prompt")
+    return [dict(item) for item in items]
+
+
+def encode_prompt(tokenizer: Any, prompt: Prompt) -> tuple[int, ...]:
+    """Token ids of a prompt; chat messages go through the chat template.
+
+    Parameters
+    ----------
+    tokenizer : TokenizerWrapper
+        mlx-lm's.
+    prompt : Prompt
+        What to encode.
+
+    Raises
+    ------
+    RequestError
+        The prompt is of another kind, or the template refuses the messages.
+    """
+    plain = plain_prompt(prompt)
+    if isinstance(plain, str):
+        return tuple(tokenizer.encode(plain))
+    if not plain or isinstance(plain[0], int):
+        return tuple(plain)  # type: ignore[arg-type]
+    if not tokenizer.has_chat_template:
+        raise RequestError("the model has no chat template: give text", param="messages")
+    try:
+        return tuple(tokenizer.apply_chat_template(plain, add_generation_prompt=True))
+    except Exception as error:  # templates raise what they like
+        message = f"the chat template refuses the messages: {error}"
+        raise RequestError(message, param="messages") from error
+
+
+def _refuse_unknown(given: Mapping[str, Any], known: frozenset[str]) -> None:
+    if unknown := sorted(given.keys() - known):
+        raise RequestError(
+            f"unknown parameter {unknown[0]!r}; known are {', '.join(sorted(known))}",
+            param=unknown[0],
+        )
+
+
+def _asked(
+    prompt: Prompt,
+    speculation: Speculation,
+    width: int | None,
+    more: dict[str, Any],
+    *,
+    stream: bool,
+) -> Asked:
+    _refuse_unknown(more, _PARAMS | _OPTIONS)
+    options = {name: value for name, value in more.items() if name in _OPTIONS}
+    params = {name: value for name, value in more.items() if name in _PARAMS}
+    return Asked(
+        prompt=prompt,
+        params=SamplingParams(**params),
+        options={"speculation": speculation, "width": width} | options,
+        stream=stream,
+    )
+
+
+class Front(ABC):
+    """Generates and streams. All methods may be called from any thread."""
+
+    def __enter__(self: F) -> F:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """End; unfinished requests end with an error."""
+
+    @property
+    @abstractmethod
+    def has_chat_template(self) -> bool:
+        """Whether the model takes chat messages."""
+
+    @abstractmethod
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """Turn a prompt into token ids; chat messages go through the chat template.
+
+        Raises
+        ------
+        RequestError
+            The prompt is of another kind, or the template refuses the messages.
+        """
+
+    @abstractmethod
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids."""
+
+    @abstractmethod
+    def mtp_policy(self) -> list[dict[str, Any]]:
+        """What the adaptive policy of the loaded pairing rests on, by block width.
+
+        Returns
+        -------
+        list of dict
+            One for each width that a request has asked for, in order, of JSON values: ``state``
+            (forced, profiling, settled, exactness_declined), ``run``, ``reason``, ``veto``, the
+            names and the figures, and when it was settled and is due again (seconds since
+            1970). Empty before the first request that may speculate, without a drafter, and
+            where ``mtp_adaptive`` is off.
+
+        Raises
+        ------
+        EngineError
+            The engine is closed.
+        """
+
+    @abstractmethod
+    def _submit(self, asked: Asked) -> Ticket:
+        """Hand a request to the engine; return when it has taken it."""
+
+    @abstractmethod
+    def _cancel(self, ticket: Ticket) -> None:
+        """End a request early; never waits for the engine, and may be called twice."""
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        speculation: Speculation = "auto",
+        width: int | None = None,
+        **params: Any,
+    ) -> Completion:
+        """Generate a whole answer.
+
+        Parameters
+        ----------
+        prompt : str, sequence of int, or sequence of messages
+            See `encode`.
+        speculation : {"auto", "on", "off"}
+            Whether to speculate; the output is the same.
+        width : int, optional
+            Block width K: 1 bonus token and K-1 drafts.
+        **params
+            Fields of `SamplingParams`, and the other fields of `Request`.
+
+        Raises
+        ------
+        RequestError
+            A parameter is bad or does not fit the model.
+        CapacityError
+            The engine takes no more requests now.
+        EngineError
+            The engine failed or was closed.
+        """
+        return self.generate_many([prompt], speculation=speculation, width=width, **params)[0]
+
+    def generate_many(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        speculation: Speculation = "auto",
+        width: int | None = None,
+        **params: Any,
+    ) -> list[Completion]:
+        """Generate answers to several prompts, decoded together; see `generate`."""
+        tickets: list[Ticket] = []
+        try:
+            for prompt in prompts:
+                asked = _asked(prompt, speculation, width, params, stream=False)
+                tickets.append(self._submit(asked))
+            return [_checked(self._finished(ticket)) for ticket in tickets]
+        except BaseException:
+            for ticket in tickets:
+                self._cancel(ticket)
+            raise
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        speculation: Speculation = "auto",
+        width: int | None = None,
+        **params: Any,
+    ) -> Iterator[Chunk]:
+        """Generate an answer piece by piece; the last chunk carries the completion.
+
+        Closing the iterator cancels the request. See `generate` for the parameters.
+        """
+        ticket = self._submit(_asked(prompt, speculation, width, params, stream=True))
+        chunks = self._chunks(ticket)
+        # A generator that was never begun runs no `finally` of its own.
+        weakref.finalize(chunks, self._cancel, ticket).atexit = False
+        return chunks
+
+    def _chunks(self, ticket: Ticket) -> Iterator[Chunk]:
+        finished = False
+        try:
+            while not finished:
+                item = ticket.chunks.get()
+                if isinstance(item, BaseException):
+                    finished = True
+                    raise item
+                finished = item.completion is not None
+                yield item
+        finally:
+            if not finished:
+                self._cancel(ticket)
+
+    def _finished(self, ticket: Ticket) -> Completion:
+        for chunk in self._chunks(ticket):
+            if chunk.completion is not None:
+                return chunk.completion
+        raise EngineError("the engine ended a request without a completion")
+
+
+def _checked(completion: Completion) -> Completion:
+    if completion.finish_reason == "error":
+        raise EngineError(completion.error or "the request failed")
+    return completion

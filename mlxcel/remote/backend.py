@@ -1,0 +1,99 @@
+"""The engine as the host sees it. Importing this module imports MLX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mlxcel.engine.engine import Engine
+from mlxcel.engine.prepare import build_engine, mtp_policy
+from mlxcel.engine.worker import EngineThread, Watcher
+from mlxcel.errors import RequestError
+from mlxcel.front import Asked, Ticket, encode_prompt
+from mlxcel.remote.spec import EngineSpec
+
+__all__ = ["EngineBackend"]
+
+
+class EngineBackend:
+    """An engine on its thread; see `mlxcel.remote.desk.Backend`.
+
+    Parameters
+    ----------
+    spec : EngineSpec
+        What to load.
+    watcher : Watcher
+        Is told about deliveries and failure.
+    progress : callable
+        Called with a label, the amount done and the total.
+
+    Raises
+    ------
+    LoadError
+        Names the file and what is wrong with it.
+    """
+
+    def __init__(
+        self, spec: EngineSpec, watcher: Watcher, progress: Callable[[str, int, int], None]
+    ) -> None:
+        self._thread = EngineThread(
+            lambda: build_engine(spec.target, spec.drafter, spec.settings, progress), watcher
+        )
+        self._tokenizer = self._thread.call(lambda engine: engine.model.tokenizer)
+        self.facts: dict[str, Any] = {
+            "model": self._thread.call(lambda engine: engine.model.checkpoint.name),
+            "drafter": spec.drafter,
+            "has_chat_template": bool(self._tokenizer.has_chat_template),
+        }
+
+    @property
+    def running(self) -> int:
+        """Rows that decode now."""
+        return self._thread.running
+
+    def begin(self, asked: Asked, ticket: Ticket) -> None:
+        """Encode the prompt and queue the request; the ticket is told the rest."""
+        self._thread.post(asked.request(encode_prompt(self._tokenizer, asked.prompt)), ticket)
+
+    def cancel(self, ticket: Ticket) -> None:
+        """End a request early, without waiting."""
+        self._thread.cancel(ticket)
+
+    def call(self, name: str, arguments: Sequence[Any]) -> Any:
+        """Answer a question by plain values.
+
+        Raises
+        ------
+        RequestError
+            There is no such question, or its argument is bad.
+        """
+        match name, list(arguments):
+            case "encode", [prompt]:
+                return encode_prompt(self._tokenizer, prompt)
+            case "decode", [[*ids]] if all(type(token) is int for token in ids):
+                return str(self._tokenizer.decode(ids))
+            case "mtp_policy", []:
+                return self._thread.call(mtp_policy)
+            case "metrics", []:
+                return self._thread.call(_metrics)
+        raise RequestError(
+            f"{name!r:.50} with these arguments is no question to the engine: there are encode "
+            "(a prompt), decode (token ids), mtp_policy, metrics and status"
+        )
+
+    def close(self) -> None:
+        """Stop the engine's thread after the step it is in."""
+        self._thread.close()
+
+
+def _metrics(engine: Engine) -> dict[str, Any]:
+    snapshot = getattr(engine, "snapshot", None)
+    if snapshot is not None:
+        return dict(snapshot())
+    scheduler = engine.scheduler
+    return {
+        "running": len(scheduler.running),
+        "prefilling": int(scheduler.prefilling is not None),
+        "waiting": len(scheduler.waiting),
+        "cache_bytes": engine.cache_bytes,
+    }
