@@ -202,3 +202,17 @@ def test_blas_modes_are_those_of_the_hardware_layer(mode: Any) -> None:
 
 def test_every_field_has_help() -> None:
     assert all(f.metadata["help"] for f in dataclasses.fields(Settings))
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("1000", 1000), ("512MiB", 2**29), (" 2 gb ", 2 * 10**9), ("3KiB", 3072), ("7B", 7)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert Settings.from_env({"MLXCEL_PREFIX_BYTES": text}).prefix_bytes == size
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "1.5GiB", "-1", "12 apples", "1 Mi B", "2000TiB"])
+def test_bad_sizes(text: str) -> None:
+    with pytest.raises(ConfigError, match="MLXCEL_PREFIX_BYTES"):
+        Settings.from_env({"MLXCEL_PREFIX_BYTES": text})

@@ -259,6 +259,7 @@ class Engine:
         plan = self.scheduler.plan(before)
         if plan is None:
             return False
+        self.prefixes.part(plan.slots)
         self.rows.arrange(plan.slots, plan.bound)
         plan, drafts = self._propose(plan)
         shape = self.scheduler.shape(plan)

@@ -6,6 +6,8 @@ Rows of running requests serve as well as copies of those that have ended; see
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mlxcel.config import Settings
 from mlxcel.decide.prefix_index import Prefix, Want, pack
 from mlxcel.engine.prefix_store import Kept, PrefixStore
@@ -45,6 +47,7 @@ class Prefixes:
         self._chunk = self._step if settings.numerics == "invariant" else 0
         self._scheduler = scheduler
         self._rows = rows
+        self._parting: dict[int, Kept] = {}  # by slot
 
     @property
     def nbytes(self) -> int:
@@ -54,6 +57,7 @@ class Prefixes:
     def clear(self) -> None:
         """Give everything back."""
         self.store.clear()
+        self._parting.clear()
 
     def find(self, state: RequestState) -> Resume | None:
         """What a request that is about to start need not read; counted in its usage."""
@@ -79,10 +83,28 @@ class Prefixes:
         branch = shared if shared > count else 0
         return Resume(branch=branch) if kept is None else kept.resume(count, want, branch)
 
+    def part(self, slots: Sequence[int]) -> None:
+        """Only the rows of these slots stay; those that go have rounds that are not read yet.
+
+        A row leaves as soon as its last round is in flight; what that gave is known, and the
+        row's prefix kept or not, when the round is read.
+        """
+        for slot in set(self._rows.slots).difference(slots) if self._on else ():
+            state = self._scheduler.running.get(slot)
+            if state is not None:
+                longest = self._scheduler.table.upper_length(slot)
+                self._parting[slot] = self._copied(state, longest)
+
     def keep_row(self, state: RequestState) -> None:
-        """A running request is about to leave its row: keep what is settled."""
-        if self._on and state.slot in self._rows.slots:
-            self.store.put(self._copied(state, self._cached(state)))
+        """A running request is about to end: keep what is settled of its row."""
+        length, kept = self._cached(state), self._parting.pop(state.slot, None)
+        if kept is not None:
+            over = kept.target.length - length
+            own = kept.drafter and kept.drafter.cut(kept.drafter.length - over)
+            target, whole = kept.target.cut(length), min(self._whole(state), length)
+            self.store.put(Kept.of(_tokens(state), whole, target, own, self._owner()))
+        elif self._on and state.slot in self._rows.slots:
+            self.store.put(self._copied(state, length))
 
     def keep_reading(self, reading: Reading) -> None:
         """A request ends with its prompt, or in it, or others branch off here: keep that."""

@@ -50,18 +50,16 @@ class RowCopy:
             Upper bound of the positions that have been written, the rejected ones and those of
             rounds in flight among them.
         """
-        index = mx.array([row], dtype=mx.int32)
-        layers: list[Layer] = []
-        for layer in caches.layers:
-            if layer.keys is None or layer.values is None:
-                layers.append(None)
-                continue
-            # Taking rows by an index array always makes new buffers; a slice would share them.
-            keys, values = layer.keys[:, :, :length][index], layer.values[:, :, :length][index]
-            layers.append((keys, values))
+        layers = tuple(_taken(layer.keys, layer.values, row, length) for layer in caches.layers)
         rings = [layer.ring for layer in caches.layers if layer.ring is not None]
         wrapped = bool(rings) and written > min(rings)
-        return cls(tuple(layers), length, max(written - caches.slack, 0) if wrapped else 0)
+        return cls(layers, length, max(written - caches.slack, 0) if wrapped else 0)
+
+    def cut(self, length: int) -> RowCopy:
+        """A copy of the first ``length`` tokens; lazy like this one."""
+        held = [layer or (None, None) for layer in self.layers]
+        layers = tuple(_taken(keys, values, 0, length) for keys, values in held)
+        return RowCopy(layers, length, self.first)
 
     @property
     def nbytes(self) -> int:
@@ -92,6 +90,14 @@ class RowCopy:
             if held is not None:
                 # New array objects: a write replaces what they stand for, not the copy.
                 layer.keys, layer.values = held[0][:, :, :length], held[1][:, :, :length]
+
+
+def _taken(keys: mx.array | None, values: mx.array | None, row: int, length: int) -> Layer:
+    if keys is None or values is None:
+        return None
+    # Taking rows by an index array always makes new buffers; a slice would share them.
+    index = mx.array([row], dtype=mx.int32)
+    return keys[:, :, :length][index], values[:, :, :length][index]
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,6 +180,35 @@ def test_many_at_once(llama, kind):
     check(completion, again, llama, kind)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_one_that_ends_while_others_go_on_leaves_what_it_had(request, name, kind):
+    """Its row has gone before its last round is read."""
+    if name == "gemma3" and kind == "mtp":
+        pytest.skip("no MTP head is known for this model")
+    model = request.getfixturevalue("llama" if name == "llama" else "gemma")
+    engine = made(kind, model)
+    long, short = ask(SYSTEM[::-1], 60, kind=kind), ask([51, 52, *SYSTEM], 9, kind=kind)
+    ids = [engine.add(long), engine.add(short)]
+    chunks = []
+    while not any(chunk.completion for chunk in chunks):
+        chunks += engine.step()
+    ended = next(chunk.completion for chunk in chunks if chunk.completion)
+    assert engine.scheduler.running
+    assert len(engine.prefixes.store.index) == 1
+    assert not engine.prefixes._parting
+    after = ask([*short.prompt_ids, *ended.token_ids, 7, 8], 30, kind=kind)
+    ids.append(engine.add(after))
+    _, chunks = drain(engine, chunks)
+    done = {chunk.request_id: chunk.completion for chunk in chunks if chunk.completion}
+    assert done[ids[2]].usage.cached_tokens == 47 + 9 - 1 - (kind == "self")
+    for request_id, asked in zip(ids, [long, short, after], strict=True):
+        check(done[request_id], asked, model)
+    if kind:
+        cold = run(made(kind, model, COLD), after)[0].speculation
+        assert done[ids[2]].speculation.accepted == pytest.approx(cold.accepted, abs=3)
+
+
 def test_a_speculating_request_does_not_resume_without_the_drafters_caches(llama):
     for kind, cached in (("self", 0), ("mtp", 0), ("lookup", 45)):
         engine = made(kind, llama)
@@ -433,3 +462,25 @@ def test_a_wrong_length_or_a_wrong_copy_would_be_seen(llama, kind, monkeypatch):
             check(completion, request, llama, kind)
         if fault == "drafter":  # which changes what is accepted, and no token
             check(completion, request, llama)
+
+
+def test_rows_are_written_in_place_after_a_copy_was_taken(llama):
+    """A copy that kept hold of the batch's buffers would make every later write copy them."""
+    settings = replace(WARM, length_step=16384)
+    engine = made(None, llama, settings)
+    chunks = []
+    engine.add(ask(SYSTEM, 60))
+    engine.add(ask([*SYSTEM, 51], 8))  # from the row of the first; it ends while that goes on
+    peaks = []
+    while engine.busy:
+        active = active_memory()
+        mx.reset_peak_memory()
+        chunks += engine.step()
+        mx.synchronize()
+        peaks.append(mx.get_peak_memory() - active)
+    done = {chunk.request_id: chunk.completion for chunk in chunks if chunk.completion}
+    assert done[1].usage.cached_tokens == 45
+    assert engine.prefixes.store.snapshot()["stored"] == 2
+    row = 16384 * 2 * 2 * 2 * 8 * 4
+    assert max(peaks) > row  # joining makes a buffer of two rows
+    assert sum(peak > row / 8 for peak in peaks) < 8, peaks
