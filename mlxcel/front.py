@@ -9,13 +9,14 @@ from __future__ import annotations
 import queue
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mlxcel.errors import EngineError, RequestError
+from mlxcel.errors import CapacityError, EngineError, RequestError
+from mlxcel.prompts import Prompt, encode_prompt, plain_prompt
 from mlxcel.types import Chunk, Completion, Request, SamplingParams, Speculation
 
 __all__ = [
@@ -28,9 +29,6 @@ __all__ = [
     "encode_prompt",
     "plain_prompt",
 ]
-
-Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
-"""Text, token ids, or chat messages (``{"role": ..., "content": ...}``)."""
 
 AUTO = "auto"
 """The drafter that is taken when none is named; see `default_drafter`."""
@@ -106,56 +104,6 @@ class Asked:
         """
         _refuse_unknown(self.options, _OPTIONS)
         return Request(prompt_ids=prompt_ids, params=self.params, **self.options)
-
-
-def plain_prompt(prompt: Prompt) -> str | list[int] | list[dict[str, Any]]:
-    """A prompt as text, a list of ids or a list of messages.
-
-    Raises
-    ------
-    RequestError
-        It is of another kind.
-    """
-    if isinstance(prompt, str):
-        return prompt
-    kinds = "a prompt is text, token ids, or chat messages"
-    if not isinstance(prompt, Iterable):
-        raise RequestError(f"{kinds}, got {prompt!r}", param="prompt")
-    items: list[Any] = list(prompt)
-    if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
-        return [int(item) for item in items]
-    if not all(isinstance(item, Mapping) for item in items):
-        raise RequestError(f"{kinds}, not a mixture", param="prompt")
-    return [dict(item) for item in items]
-
-
-def encode_prompt(tokenizer: Any, prompt: Prompt) -> tuple[int, ...]:
-    """Token ids of a prompt; chat messages go through the chat template.
-
-    Parameters
-    ----------
-    tokenizer : TokenizerWrapper
-        mlx-lm's.
-    prompt : Prompt
-        What to encode.
-
-    Raises
-    ------
-    RequestError
-        The prompt is of another kind, or the template refuses the messages.
-    """
-    plain = plain_prompt(prompt)
-    if isinstance(plain, str):
-        return tuple(tokenizer.encode(plain))
-    if not plain or isinstance(plain[0], int):
-        return tuple(plain)  # type: ignore[arg-type]
-    if not tokenizer.has_chat_template:
-        raise RequestError("the model has no chat template: give text", param="messages")
-    try:
-        return tuple(tokenizer.apply_chat_template(plain, add_generation_prompt=True))
-    except Exception as error:  # templates raise what they like
-        message = f"the chat template refuses the messages: {error}"
-        raise RequestError(message, param="messages") from error
 
 
 def _refuse_unknown(given: Mapping[str, Any], known: frozenset[str]) -> None:
@@ -284,17 +232,33 @@ class Front(ABC):
         width: int | None = None,
         **params: Any,
     ) -> list[Completion]:
-        """Generate answers to several prompts, decoded together; see `generate`."""
+        """Generate answers to several prompts, decoded together; see `generate`.
+
+        More prompts than the engine lets wait are submitted as others end.
+        """
         tickets: list[Ticket] = []
+        done: list[Completion] = []
         try:
             for prompt in prompts:
                 asked = _asked(prompt, speculation, width, params, stream=False)
-                tickets.append(self._submit(asked))
-            return [_checked(self._finished(ticket)) for ticket in tickets]
+                self._submit_after(asked, tickets, done)
+            done += [_checked(self._finished(ticket)) for ticket in tickets[len(done) :]]
+            return done
         except BaseException:
             for ticket in tickets:
                 self._cancel(ticket)
             raise
+
+    def _submit_after(self, asked: Asked, tickets: list[Ticket], done: list[Completion]) -> None:
+        """Add a ticket; where the queue is full, wait for the oldest of these requests first."""
+        while True:
+            try:
+                tickets.append(self._submit(asked))
+                return
+            except CapacityError:
+                if len(done) == len(tickets):  # none of them is in the way
+                    raise
+                done.append(_checked(self._finished(tickets[len(done)])))
 
     def stream(
         self,

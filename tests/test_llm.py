@@ -18,7 +18,7 @@ import pytest
 import mlxcel
 from mlxcel.config import Settings
 from mlxcel.engine.engine import Engine
-from mlxcel.errors import EngineError, LoadError, RequestError
+from mlxcel.errors import CapacityError, EngineError, LoadError, RequestError
 from mlxcel.llm import LLM
 from mlxcel.types import Chunk, Completion
 from tests.support import drafters, tiny
@@ -164,6 +164,21 @@ def test_two_threads_get_their_solo_outputs(llm: LLM) -> None:
         assert last.token_ids == alone.token_ids
         assert "".join(chunk.text for chunk in results[0]) == alone.text
     assert idle(llm)
+
+
+def test_generate_many_goes_on_when_the_queue_is_full() -> None:
+    settings = replace(SETTINGS, max_rows=1, max_queue=2)
+    prompts = [[3 + at, 9, 20] for at in range(9)]
+    with LLM(lambda: Engine(tiny.loaded(tiny.llama_model()), None, settings)) as narrow:
+        many = narrow.generate_many(prompts, max_tokens=6)
+        alone = [narrow.generate(prompt, max_tokens=6) for prompt in prompts]
+        assert [each.token_ids for each in many] == [each.token_ids for each in alone]
+        refused = narrow.call(lambda engine: engine.metrics.refused["capacity"])
+        assert refused > 0
+        others = [narrow.stream(PROMPT, max_tokens=LONG) for _ in range(3)]
+        with pytest.raises(CapacityError, match="MLXCEL_MAX_QUEUE"):
+            narrow.generate_many(prompts, max_tokens=6)
+        del others
 
 
 def test_generate_many_equals_one_by_one(llm: LLM) -> None:

@@ -49,7 +49,8 @@ TABLE = {
         f"{BASE} mlxcel.hardware mlxcel.models",
         "mlx mlx_lm numpy gguf huggingface_hub safetensors tokenizers transformers",
     ),
-    "mlxcel.front": Row("mlxcel.errors mlxcel.types"),
+    "mlxcel.prompts": Row("mlxcel.errors"),
+    "mlxcel.front": Row("mlxcel.errors mlxcel.types mlxcel.prompts"),
     "mlxcel.remote": Row(f"{BASE} mlxcel.front mlxcel", "msgpack"),
     # The one module there that needs the engine; its process imports it late.
     "mlxcel.remote.backend": Row(f"{BASE} mlxcel.front mlxcel.engine mlxcel.remote"),
