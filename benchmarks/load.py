@@ -9,10 +9,10 @@
 
 for every number of streams, interleaved in one process, the order turned round each time. In the
 closed loop each stream sends its next request when its last one has ended; with ``--rate`` requests
-arrive by themselves (Poisson). ``benchmarks.load_figures`` says what the columns are; the last but
-two is processor time of this process per token, prompts included, which other work on the machine
-disturbs least. Token ids of all arms are compared with those of ``off``. ``--long 6000`` measures something else: what running
-streams notice of a long prompt, see `benchmarks.load_long`.
+arrive by themselves (Poisson). ``benchmarks.load_figures`` says what the columns are; ``cpu/tok``
+is processor time of this process per token, prompts included, which other work on the machine
+disturbs least. Token ids of all arms are compared with those of ``off``. ``--long 6000`` measures
+something else: what running streams notice of a long prompt, see `benchmarks.load_long`.
 """
 
 from __future__ import annotations

@@ -185,6 +185,21 @@ class Front(ABC):
         """
 
     @abstractmethod
+    def metrics(self) -> dict[str, Any]:
+        """Counters and histograms since the engine was made, and its present state.
+
+        Returns
+        -------
+        dict
+            JSON values, times in seconds; see `mlxcel.engine.snapshot.snapshot_of`.
+
+        Raises
+        ------
+        EngineError
+            The engine is closed.
+        """
+
+    @abstractmethod
     def _submit(self, asked: Asked) -> Ticket:
         """Hand a request to the engine; return when it has taken it."""
 

@@ -93,6 +93,10 @@ class LLM(Front):
         """What the adaptive policy rests on, by block width; see `Front.mtp_policy`."""
         return self.call(mtp_policy)
 
+    def metrics(self) -> dict[str, Any]:
+        """Counters, histograms and the present state; see `Front.metrics`."""
+        return self.call(Engine.snapshot)
+
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """Turn a prompt into token ids; see `Front.encode`."""
         return encode_prompt(self._tokenizer, prompt)

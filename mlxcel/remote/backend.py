@@ -75,7 +75,7 @@ class EngineBackend:
             case "mtp_policy", []:
                 return self._thread.call(mtp_policy)
             case "metrics", []:
-                return self._thread.call(_metrics)
+                return self._thread.call(Engine.snapshot)
         raise RequestError(
             f"{name!r:.50} with these arguments is no question to the engine: there are encode "
             "(a prompt), decode (token ids), mtp_policy, metrics and status"
@@ -84,16 +84,3 @@ class EngineBackend:
     def close(self) -> None:
         """Stop the engine's thread after the step it is in."""
         self._thread.close()
-
-
-def _metrics(engine: Engine) -> dict[str, Any]:
-    snapshot = getattr(engine, "snapshot", None)
-    if snapshot is not None:
-        return dict(snapshot())
-    scheduler = engine.scheduler
-    return {
-        "running": len(scheduler.running),
-        "prefilling": int(scheduler.prefilling is not None),
-        "waiting": len(scheduler.waiting),
-        "cache_bytes": engine.cache_bytes,
-    }
