@@ -131,6 +131,11 @@ class LoadWidths:
         its = self._rows.get(bucket_of(rows))
         return its is None or its.holder > 1 or its.rounds + WAIT >= its.due
 
+    @property
+    def holders(self) -> dict[int, int]:
+        """Width held by row count."""
+        return {rows: its.holder for rows, its in sorted(self._rows.items())}
+
     def held(self, rows: int) -> int:
         """Width that is held at a row count; the start before it has been met."""
         its = self._rows.get(bucket_of(rows))
@@ -256,7 +261,7 @@ class LoadWidths:
             tokens = its.tokens[cell["width"] - 1] if its is not None and its.tokens else None
             cell["tokens_per_second"] = None if tokens is None else tokens / cell["seconds"]
         return {
-            "holders": {rows: its.holder for rows, its in sorted(self._rows.items())},
+            "holders": self.holders,
             "trials": {r: i.trial.width for r, i in sorted(self._rows.items()) if i.trial},
             "open": list(self.arms.within(1)),
             "excluded": dict(self.arms.excluded),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from mlxcel.config import Settings
 from mlxcel.engine.admission import govern
+from mlxcel.engine.load_admission import beside_others
 from mlxcel.engine.outbox import Outbox
 from mlxcel.engine.reading import Reading
 from mlxcel.engine.round_clock import RoundClock
@@ -85,7 +86,10 @@ class Intake:
         return state
 
     def _begin(self, state: RequestState) -> Reading:
-        govern(state, self._scheduler)
+        scheduler, asked = self._scheduler, state.decision
+        govern(state, scheduler)
+        others = len(scheduler.running) + len(scheduler.waiting)
+        beside_others(state, asked, scheduler.governor, others)
         state.prefill_began = self._clock()
         self._reading = Reading(state, self._model, self._rows.drafter, self._settings)
         return self._reading

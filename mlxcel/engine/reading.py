@@ -42,7 +42,7 @@ class Reading:
         self.sampler = RowSampler.for_prompt(model.target.vocab_size, state.params, prompt)
         self.drafting: Preparation | None = None
         if drafter is not None:
-            run = state.decision.run
+            run = state.decision.run or state.load is not None
             self.drafting = drafter.prepare(prompt, settings.prefill_chunk, run)
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 
 from mlxcel.decide.stops import StopMatcher
 from mlxcel.decide.width import WidthController
+from mlxcel.engine.load_steering import LoadRow
 from mlxcel.engine.meter import BurstMeter
 from mlxcel.types import (
     Chunk,
@@ -60,6 +61,7 @@ class RequestState:
     width_set: int = 0  # in the slot table
     least: int = 1  # smallest width that the controller may choose
     widths: dict[int, int] = field(default_factory=dict)  # settled rounds by width
+    load: LoadRow | None = None  # its part in rounds of several rows, if it may draft there
 
     def __post_init__(self) -> None:
         self.meter = BurstMeter(self.decision.width)
