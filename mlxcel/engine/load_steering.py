@@ -164,10 +164,9 @@ class LoadSteering:
             Width by slot, before budgets.
         """
         rows, tokens, least = self._asked(running)
+        width = self.widths.choose(rows, tokens, least, quiet=quiet)
         if self._serial and in_flight and least == 1:
             width = 1
-        else:
-            width = self.widths.choose(rows, tokens, least, quiet=quiet)
         if self.widths.waking != self._waking:
             self._waking = self.widths.waking
             self._tokens.stale(s.load.curve for s in running.values() if s.load is not None)

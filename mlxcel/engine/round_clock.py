@@ -61,10 +61,7 @@ class RoundClock:
             Seconds of the round, if it has a time of its own.
         """
         before, self._last = self._last, self._clock()
-        own = serial if after is None else after.widths == plan.widths
-        if plan.load:
-            own = _own(plan, after, serial)
-        if before is None or not own:
+        if before is None or not _own(plan, after, serial):
             return None
         seconds = self._last - before
         if len(plan.slots) == 1 and rows and not plan.load:
@@ -75,12 +72,17 @@ class RoundClock:
 
 
 def _own(plan: Plan, after: Plan | None, serial: bool) -> bool:
-    """The same for a round of several rows: they must be the same, and as wide.
+    """Whether the time since the end of the round before is this round's.
 
-    Rounds there are pipelined or not by what the next one does. Only one that drafts and that
-    began with nothing in flight was built, run and read by itself.
+    Rounds of several rows are pipelined or not by what the next one does. Read with nothing
+    behind it, only one that drafts and that began with nothing in flight was by itself. One
+    that began so and is read with another behind it has the work of both in its time.
     """
     if after is None:
-        return serial and plan.first and plan.load > 1
+        return serial and (not plan.load or (plan.first and plan.load > 1))
+    if plan.first:
+        return False
+    if not plan.load:
+        return after.widths == plan.widths
     alike = after.load == plan.load and max(after.allowed) == max(plan.allowed)
     return alike and after.slots == plan.slots

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,10 @@ def filled(rows_free: float) -> Any:
 class Crowd(World):
     """A `World` whose rounds cost by rows and width."""
 
-    def __init__(self, folder: Path, cost: Any = filled(1000), **more: Any) -> None:
+    def __init__(self, folder: Path, cost: Any = None, **more: Any) -> None:
+        given = cost or filled(1000)
         super().__init__(
-            folder, lambda width: cost(self.clock.rows, width), **({"max_rows": 4} | more)
+            folder, lambda width: given(self.clock.rows, width), **({"max_rows": 4} | more)
         )
 
     @property
@@ -50,7 +51,7 @@ class Crowd(World):
         assert load is not None
         return load
 
-    def many(self, rows: int, tokens: int = 150, **more: Any) -> list[Completion]:
+    def many(self, rows: int, tokens: int = 80, **more: Any) -> list[Completion]:
         params = SamplingParams(max_tokens=tokens, ignore_eos=True)
         request = Request(prompt_ids=PROMPT, params=params, **more)
         return run(self.engine, *[request] * rows)
@@ -79,60 +80,71 @@ def make(name: str, model: LoadedModel) -> Drafter:
 
 
 @pytest.mark.parametrize("wide", [True, False], ids=["gate yes", "gate no"])
-@pytest.mark.parametrize("drafter", ["lookup", "self", "liar", "mtp"])
-@pytest.mark.parametrize("name", ["llama", "gemma3"])
+@pytest.mark.parametrize(
+    ("name", "drafter"),
+    [
+        ("llama", "lookup"), ("gemma3", "lookup"), ("gemma3", "self"), ("llama", "liar"),
+        ("llama", "mtp"), ("qwen3", "mtp"),
+    ],
+)  # fmt: skip
 def test_twins_while_widths_change_every_round(
     tmp_path: Path, name: str, drafter: str, wide: bool
 ) -> None:
-    model = tiny.loaded(
-        {"llama": tiny.llama_model, "gemma3": tiny.gemma3_model}[name](), eos=(2,)
-    )
+    models = {"llama": tiny.llama_model, "gemma3": tiny.gemma3_model, "qwen3": tiny.qwen3_model}
+    model = tiny.loaded(models[name]())
     requests = [
-        replace(each, width=None if at % 3 else each.width)
-        for at, each in enumerate(some_requests(14, seed=len(name) + len(drafter)))
+        replace(
+            each,
+            width=None if at % 3 else each.width,
+            params=replace(each.params, max_tokens=20 + 2 * at),
+        )
+        for at, each in enumerate(some_requests(10, seed=len(name) + len(drafter)))
     ]
     solo = [run(Engine(model, None, SETTINGS), request)[0] for request in requests]
     engine = governed(model, make(drafter, model), tmp_path, wide=wide)
     assert engine.scheduler.governor is not None
     load = engine.scheduler.governor.load(4)
     assert load is not None
-    rng, seen = random.Random(5), set()
+    turns, seen = itertools.cycle([1, 2, 8, 1, 3, 5]), set()
 
     def any_width(rows: int, tokens: Any, least: int = 1, *, quiet: bool) -> int:
         seen.add(next_width[0])
         chosen = max(next_width[0], least)
-        next_width[0] = rng.choice([1, 1, 2, 3, 5, 8])
+        next_width[0] = next(turns)
         return chosen
 
     next_width = [4]
     load.widths.choose = any_width  # type: ignore[method-assign]
     load.widths.peek = lambda rows, tokens, least=1, *, quiet: max(next_width[0], least)  # type: ignore[method-assign]
     done: dict[int, Completion] = {}
-    pending, ids, steps = list(requests), [], 0
+    pending, ids = list(requests), []
     while pending or engine.busy:
-        if pending and steps % 2 == 0:
+        if pending:
             ids.append(engine.add(pending.pop(0)))
         for chunk in engine.step():
             if chunk.completion:
                 done[chunk.request_id] = chunk.completion
-        steps += 1
-    assert len(seen) == 6
+    assert len(seen) >= 5
     for number, alone in zip(ids, solo, strict=True):
         assert done[number].token_ids == alone.token_ids
         assert done[number].text == alone.text
         assert done[number].finish_reason == alone.finish_reason
     assert engine.scheduler.table.live == 0
-    if drafter == "self":
-        proposed = sum(each.speculation.proposed for each in done.values())
-        accepted = sum(each.speculation.accepted for each in done.values())
-        assert proposed
-        # Rows that were not wide leave no holes in the draft model's cache.
-        assert accepted > 0.9 * proposed
+
+
+def test_rounds_without_drafts_leave_no_holes(tmp_path: Path) -> None:
+    world = Crowd(tmp_path)
+    world.many(2, tokens=9)
+    widths = itertools.cycle([1, 4, 1, 1, 8, *[1] * 17, 2])
+    world.load.widths.choose = lambda *_, **__: next(widths)  # type: ignore[method-assign]
+    for done in world.many(2, tokens=100):
+        assert done.speculation.acceptance == 1.0
+        assert len(widths_of(done)) >= 4
 
 
 def test_vetoed_and_unknown_widths_never_run_beside_others(tmp_path: Path) -> None:
     world = Crowd(tmp_path, exact=(2, 4), inexact=(3, 6))
-    for _ in range(6):
+    for _ in range(3):
         for done in world.many(3):
             # 3 and 5 may be the tail of a budget for a row, never the width that was chosen.
             assert widths_of(done) <= {1, 2, 3, 4}
@@ -156,10 +168,10 @@ def test_seconds_go_to_the_rows_and_width_that_took_them(
         return 1.0 + 0.1 * rows * width
 
     world = Crowd(tmp_path, cost, machine=machine, drafter=drafter)
-    for rows in (3, 2, 4, 3, 2, 4):
-        world.many(rows, tokens=300)
+    for rows in (3, 2, 3, 2):
+        world.many(rows, tokens=160)
     cells = world.load.snapshot()["cells"]
-    assert len({cell["rows"] for cell in cells}) == 3
+    assert len({cell["rows"] for cell in cells}) == 2
     assert len({cell["width"] for cell in cells}) >= 3
     for cell in cells:
         serial = (machine, drafter) == ("host", "scripted") and cell["width"] > 1
@@ -169,7 +181,7 @@ def test_seconds_go_to_the_rows_and_width_that_took_them(
 
 def test_a_batch_that_fills_the_host_is_parked_and_a_wide_host_speculates(tmp_path: Path) -> None:
     full, wide = Crowd(tmp_path / "a", filled(3)), Crowd(tmp_path / "b")
-    for _ in range(6):
+    for _ in range(3):
         parked, spoken = full.many(4), wide.many(4)
         assert [a.token_ids for a in parked] == [b.token_ids for b in spoken]
     assert full.load.widths.held(4) == 1
@@ -184,7 +196,7 @@ def test_a_batch_that_fills_the_host_is_parked_and_a_wide_host_speculates(tmp_pa
 def test_one_row_is_steered_as_ever_beside_the_table(tmp_path: Path) -> None:
     """Parked with four rows, wide alone: each by its own measurement."""
     world = Crowd(tmp_path, filled(3))
-    for _ in range(6):
+    for _ in range(3):
         world.many(4)
         world.ask()
     assert world.load.widths.held(4) == 1
@@ -228,12 +240,10 @@ def test_an_index_on_the_host_is_kept_up_to_date_while_parked(tmp_path: Path) ->
     world.many(2, tokens=20)
     turn = iter(range(10**6))
     world.load.widths.choose = lambda *_, **__: 1 if next(turn) < 40 else 4  # type: ignore[method-assign]
-    ahead = world.load.widths.peek
     world.load.widths.peek = lambda *_, **__: 4  # type: ignore[method-assign]
     for done in world.many(2, tokens=120):
         # Every proposal after the parked time is right (7 of 7), but for the answer's end.
         assert done.speculation.acceptance > 0.95
-    del ahead
 
 
 # -- who decides what ------------------------------------------------------------------
@@ -321,7 +331,7 @@ def test_a_drafter_that_fails_beside_others_is_parked(tmp_path: Path) -> None:
 
 def test_the_memory_outlives_the_process_and_is_shown(tmp_path: Path) -> None:
     world = Crowd(tmp_path, filled(3))
-    for _ in range(8):
+    for _ in range(4):
         world.many(4)
     assert list((tmp_path / FOLDER).iterdir())
     again = Crowd(tmp_path, filled(3))
