@@ -97,6 +97,31 @@ class LLM(Front):
         """Counters, histograms and the present state; see `Front.metrics`."""
         return self.call(Engine.snapshot)
 
+    def load_widths(self) -> dict[str, Any]:
+        """What rounds of several rows cost, and how wide they are for it.
+
+        Returns
+        -------
+        dict
+            Of JSON values but for the integer keys of ``holders`` (width held by number of
+            rows, 1: classic decode), ``trials`` and ``excluded``; ``cells`` has rows, width,
+            rounds, seconds and tokens per second. Row counts above 8 stand for a few. Empty
+            before the first request that may speculate, without a drafter, and where
+            ``mtp_block_controller`` is ``"requested"``.
+
+        Raises
+        ------
+        EngineError
+            The engine is closed.
+        """
+
+        def read(engine: Engine) -> dict[str, Any]:
+            governor = engine.scheduler.governor
+            crowd = None if governor is None else governor.crowd
+            return {} if crowd is None else crowd.snapshot()
+
+        return self.call(read)
+
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """Turn a prompt into token ids; see `Front.encode`."""
         return encode_prompt(self._tokenizer, prompt)

@@ -101,9 +101,18 @@ class AcceptanceCurve:
         Rounds after which a round counts half.
     prior : sequence of float
         Acceptance to start from, by position.
+    worth : float
+        Rounds that the prior counts.
     """
 
-    def __init__(self, positions: int, half_life: float, prior: Sequence[float] = ()) -> None:
+    def __init__(
+        self,
+        positions: int,
+        half_life: float,
+        prior: Sequence[float] = (),
+        worth: float = PRIOR_ROUNDS,
+    ) -> None:
+        self._worth = worth
         self._grow = 2.0 ** (1 / half_life)
         self._prior = tuple(prior[:positions])
         self.load([0.0] * positions, [0.0] * positions)
@@ -113,6 +122,10 @@ class AcceptanceCurve:
         # The newest round counts `_unit`: that grows, so that the older ones need no update.
         self._unit = 1.0
         self._tested, self._accepted = list(tested), list(accepted)
+
+    def expect(self, prior: Sequence[float]) -> None:
+        """Start from another acceptance by position."""
+        self._prior = tuple(prior)
 
     @property
     def tested(self) -> list[float]:
@@ -149,7 +162,7 @@ class AcceptanceCurve:
         """Acceptance by position; one without rounds takes that of the one before."""
         found = []
         guess = PRIOR_ACCEPTANCE
-        worth = PRIOR_ROUNDS * self._unit
+        worth = self._worth * self._unit
         for at, (tested, accepted) in enumerate(zip(self._tested, self._accepted, strict=True)):
             if at < len(self._prior):
                 guess = self._prior[at]

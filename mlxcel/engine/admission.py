@@ -216,12 +216,13 @@ def report_burst(state: RequestState, scheduler: Scheduler) -> None:
 def park(scheduler: Scheduler, reason: str) -> None:
     """Let every unfinished request go on without the drafter."""
     for slot, state in scheduler.running.items():
-        state.meter.controller = None
+        state.meter.controller = state.load = None
         state.decision = replace(state.decision, width=1, source="engine", reason=reason)
         scheduler.table.set_width(slot, 1)
         state.width_set, state.probes_left = 1, 0
     prefilling = scheduler.prefilling
     for state in [*scheduler.waiting, *([] if prefilling is None else [prefilling])]:
+        state.load = None
         state.decision = replace(
             state.decision, run=False, width=1, source="engine", reason=reason
         )

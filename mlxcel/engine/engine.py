@@ -214,7 +214,10 @@ class Engine:
                 self._settle(keep=0)
             self._make_room()
             if self._intake.advance() is not None:
-                self._rounds.joined(serial=self._must_read_first())
+                serial = self._must_read_first()
+                if serial:  # with the new row the next round may be another one
+                    self._settle(keep=0)
+                self._rounds.joined(serial=serial)
             launched = self._launch_round()
             self._settle(keep=1 if launched else 0)
         except (RuntimeError, ValueError, MemoryError) as error:
@@ -251,7 +254,7 @@ class Engine:
     def _must_read_first(self) -> bool:
         """Whether proposals of the next round need the tokens of the last one."""
         serial = self.drafter is not None and self.drafter.on_host
-        return serial and any(state.decision.run for state in self.scheduler.running.values())
+        return serial and self.scheduler.drafts_next
 
     def _launch_round(self) -> bool:
         """Plan, draft, verify; enqueue and do not wait."""
@@ -297,7 +300,9 @@ class Engine:
             settled = self.scheduler.settle(plan, packed)
             self.metrics.round(plan.widths)
             after = self._in_flight[0][0] if self._in_flight else None
-            self._rounds.settled(plan, settled, after, serial=self._must_read_first())
+            serial = self._must_read_first()
+            seconds = self._rounds.settled(plan, settled, after, serial=serial)
+            self.scheduler.learn(plan, settled, seconds)
             self._observe(settled, packed)
             for row in settled:
                 if not self._outbox.settled_row(row, packed, check):

@@ -26,8 +26,10 @@ from mlxcel.decide.verdict import PairingNames, VerdictKey
 from mlxcel.engine.drafters import Drafter
 from mlxcel.engine.exactness import ProbeInterrupted
 from mlxcel.engine.host_chip import this_chip
+from mlxcel.engine.load_steering import LoadSteering
 from mlxcel.engine.served_form import kernel_verdict, served_verdict
-from mlxcel.engine.steering import FOLDER, Steering
+from mlxcel.engine.steering import Steering
+from mlxcel.engine.steerings import Steerings
 from mlxcel.engine.verdict_store import VerdictStore
 from mlxcel.engine.vetoes import Interrupted, Known, Probe, Vetoes, probes_of
 from mlxcel.errors import LoadError
@@ -120,8 +122,10 @@ class Governor:
         self._store = store
         self._settings = settings
         self._adaptive = settings.mtp_adaptive
-        self._rounds = {"sequential": sequential, "serial": serial}
-        self._steering: Steering | None = None
+        self._steerings = Steerings(
+            lambda: self._facts().key(widest(settings)), store, self._vetoes,
+            sequential=sequential, serial=serial,
+        )  # fmt: skip
         self._clock = clock
         self._policies: dict[int, MtpPolicy] = {}
 
@@ -141,8 +145,7 @@ class Governor:
         reason = self._vetoes.of(width).reason
         if self._adaptive:
             self.policy(width).veto = reason
-        if self._steering is not None:
-            self._steering.judged(width, reason)
+        self._steerings.judged(width, reason)
         return reason
 
     def steering(self, width: int, source: str) -> Steering | None:
@@ -165,13 +168,20 @@ class Governor:
             return None
         if source == "policy" and self.policy(width).state is PolicyState.PROFILING:
             return None
-        if self._steering is None:
-            self._steering = Steering(
-                width, self._facts().key(widest(self._settings)),
-                self._store.beside(FOLDER), self._vetoes.remembered,
-                **self._rounds,
-            )  # fmt: skip
-        return self._steering
+        return self._steerings.for_burst(width)
+
+    def load(self, width: int) -> LoadSteering | None:
+        """What chooses the widths of rounds of several rows, for a pairing of a width.
+
+        ``None`` where each row runs as wide as it was given, by the settings.
+        """
+        chooses = self._settings.mtp_block_controller == "throughput"
+        return self._steerings.for_crowd(width) if chooses else None
+
+    @property
+    def crowd(self) -> LoadSteering | None:
+        """The same, if a request has needed it."""
+        return self._steerings.crowd
 
     def rest(self, interrupted: Interrupted) -> bool:
         """Use a time without requests: find out whether one more width is exact.
@@ -186,15 +196,14 @@ class Governor:
         bool
             Whether there is more to find out.
         """
-        steering = self._steering
-        width = None if steering is None else steering.wanted()
-        if width is None or steering is None:
+        width = self._steerings.wanted()
+        if width is None:
             return False
         try:
-            steering.judged(width, self._vetoes.at_rest(width, interrupted).reason)
+            self._steerings.judged(width, self._vetoes.at_rest(width, interrupted).reason)
         except ProbeInterrupted:
             return True
-        return steering.wanted() is not None
+        return self._steerings.wanted() is not None
 
     def _preference(self, width: int) -> Ruling:
         static = self._facts().static
@@ -237,9 +246,8 @@ class Governor:
             self._store.write(policy.key, None if open_ else policy.to_json())
 
     def save(self) -> None:
-        """Keep what the width controller has learnt."""
-        if self._steering is not None:
-            self._steering.save()
+        """Keep what has been learnt of widths."""
+        self._steerings.save()
 
     def snapshot(self) -> list[dict[str, Any]]:
         """State of every width that has been asked about; see `MtpPolicy.snapshot`.
@@ -247,7 +255,8 @@ class Governor:
         Each has the width controller's under ``controller``, ``None`` while it is not used.
         """
         now = self._clock()
-        steering = None if self._steering is None else self._steering.snapshot()
+        burst = self._steerings.burst
+        steering = None if burst is None else burst.snapshot()
         found = [self._policies[width].snapshot(now) for width in sorted(self._policies)]
         if not found and steering is not None:
             found = [{"state": "static", "run": True, "width": self._settings.default_width}]

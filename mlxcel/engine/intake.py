@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from mlxcel.config import Settings
 from mlxcel.engine.admission import govern
+from mlxcel.engine.load_admission import beside_others
 from mlxcel.engine.outbox import Outbox
 from mlxcel.engine.prefixes import Prefixes
 from mlxcel.engine.reading import Reading
@@ -90,11 +91,18 @@ class Intake:
 
     def _begin(self, state: RequestState) -> Reading:
         if not state.token_ids:  # one that was pushed back keeps what was decided
-            govern(state, self._scheduler)
+            self._decide(state)
             state.prefill_began = self._clock()
         resume = self._prefixes.find(state)
         self._reading = Reading(state, self._model, self._rows.drafter, self._settings, resume)
         return self._reading
+
+    def _decide(self, state: RequestState) -> None:
+        """Whether it speculates alone, and whether it may beside others."""
+        scheduler, asked = self._scheduler, state.decision
+        govern(state, scheduler)
+        others = len(scheduler.running) + len(scheduler.waiting)
+        beside_others(state, asked, scheduler.governor, others)
 
     def _bonus(self, reading: Reading) -> int | None:
         """Last output token: the first one, which is emitted; ``None`` where it ends there."""

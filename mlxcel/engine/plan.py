@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["Plan"]
 
@@ -21,6 +21,12 @@ class Plan:
         Upper bound of length + width over the rows, in tokens.
     exact : int or None
         Length of the only row before the round, where the host knows it.
+    load : int
+        Width chosen for the round by the cost of rounds of several rows; 0 where it was not.
+    allowed : list of int
+        Widths before the drafter narrowed them.
+    first : bool
+        Whether no round was in flight when it was planned.
     """
 
     number: int
@@ -28,6 +34,9 @@ class Plan:
     widths: list[int]
     bound: int
     exact: int | None
+    load: int = 0
+    allowed: list[int] = field(default_factory=list)
+    first: bool = False
 
     @property
     def width(self) -> int:

@@ -63,7 +63,7 @@ class Prefixes:
         """What a request that is about to start need not read; counted in its usage."""
         if not self._on:
             return None
-        owner = self._owner() if state.decision.run else ""
+        owner = self._owner() if state.may_draft else ""
         want = Want(pack(state.context), owner, self._chunk)
         key, count = self.store.best(want) or (None, 0)
         slot, shared = self._best_row(want)
@@ -128,7 +128,7 @@ class Prefixes:
         counts = {
             slot: self._prefix(state).shares(want)
             for slot, state in self._scheduler.running.items()
-            if slot in self._rows.slots and (not want.owner or state.decision.run)
+            if slot in self._rows.slots and (not want.owner or state.may_draft)
         }
         slot = max(counts, key=lambda slot: counts[slot], default=None)
         return slot, 0 if slot is None else counts[slot]

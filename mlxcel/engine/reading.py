@@ -60,8 +60,9 @@ class Reading:
             self.sampler.record(out, mx.array([len(state.token_ids)], mx.int32))
         self.drafting: Preparation | None = None
         if drafter is not None:
-            run = state.decision.run
-            self.drafting = drafter.prepare(prompt, settings.prefill_chunk, run, resume)
+            self.drafting = drafter.prepare(
+                prompt, settings.prefill_chunk, state.may_draft, resume
+            )
 
     @property
     def at_branch(self) -> bool:

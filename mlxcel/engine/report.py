@@ -8,6 +8,7 @@ import numpy as np
 
 from mlxcel._fast import SlotTable
 from mlxcel.engine.counters import added
+from mlxcel.engine.load_admission import why_beside
 from mlxcel.engine.scheduler import Settled
 from mlxcel.engine.sequence import RequestState
 from mlxcel.runtime.sampling import Choice
@@ -72,6 +73,7 @@ def spec_stats(
     deepest = max((at for at, count in enumerate(proposed, 1) if count), default=0)
     if decision.run and not deepest:
         reason = _why_classic(state, counters["rounds"])
+    reason = why_beside(state, reason, drafted=bool(deepest))
     return replace(
         base,
         ran=bool(deepest),

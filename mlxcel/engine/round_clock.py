@@ -12,7 +12,7 @@ __all__ = ["RoundClock"]
 
 
 class RoundClock:
-    """Gives each request's meter the times of the rounds it ran alone in.
+    """Gives each request's meter the times of the rounds it ran alone in, and tells all others.
 
     A round's time is that from the end of the round before to its own end. Where rounds are
     pipelined the next one is in flight by then, and on some backends its work falls into this
@@ -41,7 +41,7 @@ class RoundClock:
 
     def settled(
         self, plan: Plan, rows: list[Settled], after: Plan | None, *, serial: bool
-    ) -> None:
+    ) -> float | None:
         """A round has ended.
 
         Parameters
@@ -54,10 +54,35 @@ class RoundClock:
             The round in flight behind it.
         serial : bool
             Whether rounds wait for each other.
+
+        Returns
+        -------
+        float or None
+            Seconds of the round, if it has a time of its own.
         """
         before, self._last = self._last, self._clock()
-        own = serial if after is None else after.widths == plan.widths
-        if before is not None and own and len(plan.slots) == 1 and rows:
-            row, seconds = rows[0], self._last - before
+        if before is None or not _own(plan, after, serial):
+            return None
+        seconds = self._last - before
+        if len(plan.slots) == 1 and rows and not plan.load:
+            row = rows[0]
             cut = row.finish == FINISH_STOP
             row.state.meter.add(plan.widths[0], row.count, seconds, cut=cut)
+        return seconds
+
+
+def _own(plan: Plan, after: Plan | None, serial: bool) -> bool:
+    """Whether the time since the end of the round before is this round's.
+
+    Rounds of several rows are pipelined or not by what the next one does. Read with nothing
+    behind it, only one that drafts and that began with nothing in flight was by itself. One
+    that began so and is read with another behind it has the work of both in its time.
+    """
+    if after is None:
+        return serial and (not plan.load or (plan.first and plan.load > 1))
+    if plan.first:
+        return False
+    if not plan.load:
+        return after.widths == plan.widths
+    alike = after.load == plan.load and max(after.allowed) == max(plan.allowed)
+    return alike and after.slots == plan.slots

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from mlxcel.engine.budget import Budget
 from mlxcel.engine.counters import added
 from mlxcel.engine.drafters import Tokens
 from mlxcel.engine.governor import Governor, Ruling
+from mlxcel.engine.load_steering import LoadSteering
 from mlxcel.engine.plan import Plan
 from mlxcel.engine.sequence import Phase, RequestState
 from mlxcel.errors import CapacityError
@@ -187,16 +189,18 @@ class Scheduler:
         """Plan the next round; ``before`` is the round in flight, if any."""
         if before is not None and self._may_be_last(before):
             return None
-        self._set_widths(0 if before is None else 1)
+        load = self._set_widths(0 if before is None else 1)
         number = self.table.plan_round(self.max_width)
         if number < 0:
             return None
         slots = [int(slot) for slot in self.table.round_slots(number)]
-        self._count_probes(slots)
+        if not load:
+            self._count_probes(slots)
         widths = [int(width) for width in self.table.round_widths(number)]
         known = len(slots) == 1 and (before is None or before.width == 1)
         exact = self.table.upper_length(slots[0]) - widths[0] if known else None
-        return Plan(number, slots, widths, self._bound(slots, widths), exact)
+        bound, first = self._bound(slots, widths), before is None
+        return Plan(number, slots, widths, bound, exact, load, widths, first)
 
     def _may_be_last(self, before: Plan) -> bool:
         """Whether the only request may end with the round in flight.
@@ -211,14 +215,37 @@ class Scheduler:
         left = state.params.max_tokens - len(state.token_ids)
         return before.slots == [slot] and before.widths[0] >= left
 
-    def _set_widths(self, in_flight: int) -> None:
-        """Tell the slot table what changes: classic steps for the policy, chosen widths."""
+    def _set_widths(self, in_flight: int) -> int:
+        """Tell the slot table what changes; return the width of the round if the load chose it."""
         alone, quiet = len(self.running) == 1, self.prefilling is None
+        chosen, widths = 0, dict[int, int]()
+        if self.load is not None:
+            chosen, widths = self.load.choose(self.running, quiet=quiet, in_flight=in_flight)
         for slot, state in self.running.items():
-            width = state.next_width(in_flight, alone=alone, quiet=quiet)
+            width = widths.get(slot) or state.next_width(in_flight, alone=alone, quiet=quiet)
             if width != state.width_set:
                 self.table.set_width(slot, width)
                 state.width_set = width
+        return chosen
+
+    @property
+    def load(self) -> LoadSteering | None:
+        """What chooses the widths of rounds of several rows; ``None`` while fewer run."""
+        several = self.governor is not None and len(self.running) > 1
+        return self.governor.crowd if several and self.governor is not None else None
+
+    @property
+    def drafts_next(self) -> bool:
+        """Whether the next round drafts, as far as that is decided."""
+        load = self.load
+        if load is None:
+            return any(state.decision.run for state in self.running.values())
+        return load.peek(self.running, quiet=self.prefilling is None) > 1
+
+    def learn(self, plan: Plan, rows: list[Settled], seconds: float | None) -> None:
+        """Tell the table of round costs of a round that it had a say in."""
+        if plan.load and self.governor is not None and self.governor.crowd is not None:
+            self.governor.crowd.settled(plan, rows, seconds)
 
     def _count_probes(self, slots: list[int]) -> None:
         for slot in slots:
@@ -251,7 +278,7 @@ class Scheduler:
         if widths == plan.widths:
             return plan
         self.table.narrow(plan.number, np.array(widths, dtype=np.int32))
-        return Plan(plan.number, plan.slots, widths, self._bound(plan.slots, widths), plan.exact)
+        return replace(plan, widths=widths, bound=self._bound(plan.slots, widths))
 
     def settle(self, plan: Plan, packed: Tokens) -> list[Settled]:
         """Book a round that has been read; return the rows that are still running."""

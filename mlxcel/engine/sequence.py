@@ -10,6 +10,7 @@ from typing import Any
 from mlxcel.decide.queueing import Rank
 from mlxcel.decide.stops import StopMatcher
 from mlxcel.decide.width import WidthController
+from mlxcel.engine.load_steering import LoadRow
 from mlxcel.engine.meter import BurstMeter
 from mlxcel.types import (
     Chunk,
@@ -65,6 +66,7 @@ class RequestState:
     width_set: int = 0  # in the slot table
     least: int = 1  # smallest width that the controller may choose
     widths: dict[int, int] = field(default_factory=dict)  # settled rounds by width
+    load: LoadRow | None = None  # its part in rounds of several rows, if it may draft there
 
     preemptions: int = 0
     earlier: dict[str, Any] | None = None  # counters of the slots it has been pushed out of
@@ -98,6 +100,11 @@ class RequestState:
     def context(self) -> tuple[int, ...]:
         """Tokens that have to be in the caches for it to go on: all but the last one."""
         return (*self.request.prompt_ids, *self.token_ids[:-1])
+
+    @property
+    def may_draft(self) -> bool:
+        """Whether the drafter is prepared for it: alone, or beside others."""
+        return self.decision.run or self.load is not None
 
     @property
     def controller(self) -> WidthController | None:

@@ -19,10 +19,12 @@ def snapshot_of(engine: Engine) -> dict[str, Any]:
     -------
     dict
         JSON values; times in seconds. See `Metrics.snapshot`; besides: requests ``running``,
-        ``reading`` (their prompt) and ``waiting``, what is kept of prefixes, and ``bytes`` by
+        ``reading`` (their prompt) and ``waiting``, widths of rounds of several
+        rows and their cost (``None`` before they were needed), what is kept of prefixes, and ``bytes`` by
         what they are for.
     """
     scheduler = engine.scheduler
+    crowd = None if scheduler.governor is None else scheduler.governor.crowd
     return engine.metrics.snapshot() | {
         "running": len(scheduler.running),
         "reading": int(scheduler.prefilling is not None),
@@ -30,6 +32,7 @@ def snapshot_of(engine: Engine) -> dict[str, Any]:
         "max_rows": scheduler.max_rows,
         "drafter": "none" if engine.drafter is None else engine.drafter.kind,
         "failed": engine.failed,
+        "load_widths": None if crowd is None else _by_text(crowd.snapshot()),
         "prefixes": engine.prefixes.store.snapshot(),
         "bytes": {
             "weights": engine.model.target.nbytes,
@@ -40,3 +43,10 @@ def snapshot_of(engine: Engine) -> dict[str, Any]:
             "mlx_cache": mx.get_cache_memory(),
         },
     }
+
+
+def _by_text(value: Any) -> Any:
+    """The same with texts as keys, as JSON has them."""
+    if isinstance(value, dict):
+        return {str(key): _by_text(each) for key, each in value.items()}
+    return [_by_text(each) for each in value] if isinstance(value, list) else value

@@ -42,7 +42,8 @@ MACHINES = ("eager", "queue", "host")
 class Clockwork:
     """A clock for `Engine`; `attach` it to the engine that was made with it.
 
-    ``cost`` is seconds by block width and may be exchanged while it runs.
+    ``cost`` is seconds by block width and may be exchanged while it runs; ``rows`` are those of
+    the round that it is asked about.
     """
 
     def __init__(self, cost: Cost, machine: str = "eager") -> None:
@@ -50,6 +51,7 @@ class Clockwork:
         self.machine = machine
         self.now = 0.0
         self.ran: list[int] = []
+        self.rows = 0
         self._device = 0.0
         self._ends: deque[float] = deque()
 
@@ -61,7 +63,7 @@ class Clockwork:
         verify, settle = engine.batch.verify, engine.scheduler.settle
 
         def timed_verify(drafts: mx.array | None, widths: Sequence[int], **more: Any) -> Any:
-            width = max(widths)
+            width, self.rows = max(widths), len(widths)
             self.ran.append(width)
             seconds = self.cost(width)
             if self.machine != "queue":
