@@ -100,8 +100,6 @@ class Governor:
     clock : callable
         Seconds since 1970: verdicts outlive the process.
 
-    Notes
-    -----
     Not thread-safe: belongs to the engine's thread.
     """
 

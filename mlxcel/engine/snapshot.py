@@ -19,9 +19,9 @@ def snapshot_of(engine: Engine) -> dict[str, Any]:
     -------
     dict
         JSON values; times in seconds. See `Metrics.snapshot`; besides: requests ``running``,
-        ``reading`` (their prompt) and ``waiting``, widths of rounds of several
-        rows and their cost (``None`` before they were needed), what is kept of prefixes, and ``bytes`` by
-        what they are for.
+        ``reading`` (their prompt) and ``waiting``, widths of rounds of several rows and their
+        cost (``None`` before they were needed), what is kept of prefixes, and ``bytes`` by what
+        they are for.
     """
     scheduler = engine.scheduler
     crowd = None if scheduler.governor is None else scheduler.governor.crowd
