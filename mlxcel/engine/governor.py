@@ -168,13 +168,10 @@ class Governor:
             return None
         return self._steerings.for_burst(width)
 
-    def load(self, width: int) -> LoadSteering | None:
-        """What chooses the widths of rounds of several rows, for a pairing of a width.
-
-        ``None`` where each row runs as wide as it was given, by the settings.
-        """
+    def load(self) -> LoadSteering | None:
+        """What chooses the widths of rounds of several rows; ``None`` if they are as requested."""
         chooses = self._settings.mtp_block_controller == "throughput"
-        return self._steerings.for_crowd(width) if chooses else None
+        return self._steerings.for_crowd(self._settings.default_width) if chooses else None
 
     @property
     def crowd(self) -> LoadSteering | None:

@@ -31,7 +31,7 @@ def beside_others(
     others : int
         Requests that run or wait.
     """
-    load = None if governor is None or not asked.run else governor.load(asked.width)
+    load = None if governor is None or not asked.run else governor.load()
     if load is None:
         return
     request, decision = state.request, state.decision

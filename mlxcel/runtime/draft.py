@@ -5,8 +5,10 @@ last one in the target's caches again and the bonus token: after a round in whic
 draft was accepted the draft model has never seen the last of them, and writing a position
 again with the same token changes nothing, so all rows take the same path.
 
-Rounds without drafts (classic steps of a burst) are not read one by one: their tokens wait
-on the device and are fed with the next draft, else the cache would have holes.
+Rounds without drafts (classic steps) are not read one by one: their tokens wait on the device
+and are fed before the next draft, else the cache would have holes. More than `WAITING` of them
+are forgotten, the oldest first, and the draft model's own positions are counted without them:
+rows that classic decode serves for good cost it nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ from mlxcel.runtime.kv_cache import SlotCache
 from mlxcel.runtime.prefill import Prefill
 from mlxcel.runtime.row_copy import Resume, RowCopy
 
-__all__ = ["DraftModel"]
+__all__ = ["WAITING", "DraftModel"]
+
+WAITING = 64
+"""Tokens of classic steps that wait at most, per row."""
 
 
 class DraftModel:
@@ -50,6 +55,7 @@ class DraftModel:
         self._unread: list[mx.array] = []  # tokens of each row, oldest first, then the bonus
         self._unread_bound = 0
         self._unread_start = mx.zeros((0,), mx.int32)
+        self._gaps: list[int] = []  # tokens of each row that the draft model has not read
 
     def position_bytes(self) -> list[tuple[int, int | None]]:
         """Bytes of one position of a row, see `mlxcel.runtime.cache_cost.position_bytes`."""
@@ -67,6 +73,7 @@ class DraftModel:
         """Add a row below the others."""
         self._read()
         self.caches.append(prefill.caches)
+        self._gaps.append(0)
 
     def copy_row(self, row: int, length: int, written: int) -> RowCopy:
         """Copy a row, see `RowCopy.of`."""
@@ -79,6 +86,7 @@ class DraftModel:
         if rows:
             self._read()
             self.caches.gather(rows)
+            self._gaps = [self._gaps[row] for row in rows]
         else:
             self.clear()
 
@@ -92,20 +100,26 @@ class DraftModel:
         bound : int
             As for `Batch.frame`.
         """
-        if len(self._unread) + 2 > self.slack:
-            self._read()
+        if len(self._unread) == WAITING:
+            self._unread.pop(0)
+            self._gaps = [gap + 1 for gap in self._gaps]
         if not self._unread:
-            self._unread, self._unread_start = [batch.previous], batch.lengths - 1
+            self._unread, self._unread_start = [batch.previous], self._place(batch.lengths - 1)
         self._unread.append(batch.bonus)
         self._unread_bound = bound
 
-    def _read(self) -> None:
-        """Feed what is unread by itself."""
-        if self._unread:
-            tokens = mx.stack(self._unread, axis=1)
-            self.caches.frame = Frame(self._unread_start, tokens.shape[1], self._unread_bound)
+    def _place(self, positions: mx.array) -> mx.array:
+        """Positions of the target's text, ``(rows,)``, as places in the draft model's caches."""
+        return positions - mx.array(self._gaps, mx.int32) if any(self._gaps) else positions
+
+    def _read(self, leave: int = 0) -> None:
+        """Feed what is unread by itself, but for the newest ``leave`` tokens."""
+        while len(self._unread) > leave:
+            fed = min(len(self._unread) - leave, self.slack)
+            tokens = mx.stack(self._unread[:fed], axis=1)
+            self.caches.frame = Frame(self._unread_start, fed, self._unread_bound)
             self.model.hidden(tokens, self.caches.layers)
-            self._unread = []
+            self._unread, self._unread_start = self._unread[fed:], self._unread_start + fed
 
     def draft(self, batch: Batch, width: int, *, bound: int, exact: int | None) -> mx.array:
         """Propose ``width - 1`` tokens for every row.
@@ -124,21 +138,23 @@ class DraftModel:
         mx.array
             uint32 ``(rows, width - 1)``, not evaluated.
         """
+        self._read(leave=self.slack - 1)
         before = self._unread or [batch.previous]
         tokens = mx.stack([*before, batch.bonus], axis=1)
-        start = batch.lengths - len(before)
+        start = self._place(batch.lengths - len(before))
         self._unread = []
+        gaps = mx.array(self._gaps, mx.int32)[:, None] if any(self._gaps) else 0
         block = batch.bonus[:, None]
         for step in range(width - 1):
             fed = int(tokens.shape[1])
             if exact is not None and batch.rows == 1:
-                frame = Frame.exact(exact + step + 1 - fed, fed)
+                frame = Frame.exact(exact + step + 1 - fed - self._gaps[0], fed)
             else:
                 frame = Frame(start, fed, bound)
             self.caches.frame = frame
             hidden = self.model.hidden(tokens, self.caches.layers)[:, -1:]
             logits = _as_wide_as(self.model.logits(hidden), batch.target.vocab_size)
-            tokens = batch.sampler.propose(logits, block, frame.positions()[:, -1:] + 1)
+            tokens = batch.sampler.propose(logits, block, frame.positions()[:, -1:] + 1 + gaps)
             block = mx.concatenate([block, tokens], axis=1)
             start = start + fed
         return block[:, 1:]

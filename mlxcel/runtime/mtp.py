@@ -5,8 +5,11 @@ verify pass makes hidden states for the whole block, and its choices are the tok
 them, so the true pairs of every row are the block's first accepted + 1; the rest lies
 beyond the row's new length and is overwritten later. All rows therefore take one pass.
 
-After rounds without drafts (classic steps of a burst) the pairs wait on the device and are read
-together before the next draft: a classic step then costs what it costs without a drafter.
+After rounds without drafts (classic steps) the pairs wait on the device and are read together
+before the next draft: a classic step then costs what it costs without a drafter. More than
+`WAITING` of them are forgotten, the oldest first, and the head's own positions are counted
+without them: rows that classic decode serves for good cost the head nothing, and if they draft
+again it has read the beginning and the newest part of the text.
 """
 
 from __future__ import annotations
@@ -24,7 +27,10 @@ from mlxcel.runtime.kv_cache import SlotCache
 from mlxcel.runtime.prefill import Prefill
 from mlxcel.runtime.row_copy import Resume, RowCopy
 
-__all__ = ["MtpChain", "MtpPrefill"]
+__all__ = ["WAITING", "MtpChain", "MtpPrefill"]
+
+WAITING = 64
+"""Pairs of classic steps that wait at most, per row: hidden states of a few megabytes."""
 
 
 class MtpPrefill:
@@ -107,6 +113,14 @@ class MtpChain:
         self._unread_start: mx.array | None = None
         self._unread_bound = 0
         self._unread_exact: int | None = None
+        self._gaps: list[int] = []  # tokens of each row that the head has not read
+
+    def _place(self, start: mx.array, exact: int | None) -> tuple[mx.array, int | None]:
+        """Where a block that begins at these lengths begins in the head's cache."""
+        if not any(self._gaps):
+            return start, exact
+        gaps = mx.array(self._gaps, dtype=mx.int32)
+        return start - gaps, None if exact is None else exact - self._gaps[0]
 
     def position_bytes(self) -> list[tuple[int, int | None]]:
         """Bytes of one position of a row, see `mlxcel.runtime.cache_cost.position_bytes`."""
@@ -150,6 +164,7 @@ class MtpChain:
         token = mx.array([[first]], dtype=mx.uint32)
         state = self.read(prefill.last, token, Frame.exact(place, 1), prefill.caches)
         self.caches.append(prefill.caches)
+        self._gaps.append(0)
         self.state = state if self.state is None else mx.concatenate([self.state, state])
 
     def keep(self, rows: Sequence[int]) -> None:
@@ -159,6 +174,7 @@ class MtpChain:
             return
         self._read_waiting()
         self.caches.gather(rows)
+        self._gaps = [self._gaps[row] for row in rows]
         self.state = self.state[mx.array(list(rows), dtype=mx.int32)]
 
     def read(
@@ -195,10 +211,11 @@ class MtpChain:
         if self.state is None:
             raise AssertionError("no row has joined")
         state, block = self.state, batch.bonus[:, None]
+        begin, exact = self._place(batch.lengths, exact)
         for step in range(width - 1):
             if step:
                 start = None if exact is None else exact + step - 1
-                frame = _frame(batch.lengths + (step - 1), 1, bound, start)
+                frame = _frame(begin + (step - 1), 1, bound, start)
                 state = self.read(state, block[:, -1:], frame)
             positions = batch.lengths[:, None] + (step + 1)
             tokens = batch.sampler.propose(
@@ -222,7 +239,8 @@ class MtpChain:
             self._wait(check, bound, exact)
             return
         self._read_waiting()
-        start, index = check.start, check.accepted[:, None]
+        index = check.accepted[:, None]
+        start, exact = self._place(check.start, exact)
         if not self.refresh and hidden.shape[1] > 2:
             # The chain has made all entries but the last two: the newest pair, and before
             # it the last draft's if every draft was accepted.
@@ -236,11 +254,12 @@ class MtpChain:
         self.state = mx.take_along_axis(states, index[..., None], axis=1)
 
     def _wait(self, check: Check, bound: int, exact: int | None) -> None:
-        """Leave a classic step's pair for later; not more of them than a block may have."""
-        if len(self._unread) == self._slack:
-            self._read_waiting()
+        """Leave a classic step's pair for later."""
+        if len(self._unread) == WAITING:
+            self._unread.pop(0)
+            self._gaps = [gap + 1 for gap in self._gaps]
         if not self._unread:
-            self._unread_start, self._unread_exact = check.start, exact
+            self._unread_start, self._unread_exact = self._place(check.start, exact)
         self._unread.append((check.hidden, check.choice.tokens))
         self._unread_bound = bound
 
@@ -258,8 +277,8 @@ class MtpChain:
 
     def pending(self) -> list[mx.array]:
         """Arrays to be evaluated so that nothing stays a graph."""
-        waiting = [array for pair in self._unread for array in pair]
-        return [*waiting, *self.caches.state, *([] if self.state is None else [self.state])]
+        newest = self._unread[-1] if self._unread else ()  # the older ones have been
+        return [*newest, *self.caches.state, *([] if self.state is None else [self.state])]
 
 
 def _frame(offset: mx.array, width: int, bound: int, exact: int | None) -> Frame:

@@ -12,7 +12,7 @@ from mlxcel.config import Settings
 from mlxcel.engine.drafters import MtpDrafter
 from mlxcel.engine.engine import Engine
 from mlxcel.models.drafters.mtp import MTPHead
-from mlxcel.runtime.mtp import MtpChain
+from mlxcel.runtime.mtp import WAITING, MtpChain
 from mlxcel.types import Request, SamplingParams
 from tests.support import tiny
 from tests.support.running import one, run
@@ -98,16 +98,17 @@ def test_drafts_equal_a_fresh_computation(width, ids):
     assert checked >= completion.speculation.rounds - 2
 
 
-@pytest.mark.parametrize("steps", [1, 3, SETTINGS.max_width + 3])
+@pytest.mark.parametrize("steps", [1, 3, SETTINGS.max_width + 3, WAITING])
 def test_drafts_after_classic_steps_equal_a_fresh_computation(steps):
-    """Their pairs wait for the next draft; more of them than a block are read before it."""
+    """Their pairs wait for the next draft."""
     model = tiny.loaded(tiny.llama_model())
     head = random_head(model)
-    classic = one(Engine(model, None, SETTINGS), PROMPT, max_tokens=120)
+    classic = one(Engine(model, None, SETTINGS), PROMPT, max_tokens=60 + 4 * steps)
     text = [*PROMPT, *classic.token_ids]
     drafter = Recording(chain_of(head), text, [3, 0, 2, 1])
     engine = Engine(model, drafter, SETTINGS)
-    engine.add(Request(prompt_ids=PROMPT, params=SamplingParams(max_tokens=120), width=4))
+    sampling = SamplingParams(max_tokens=60 + 4 * steps)
+    engine.add(Request(prompt_ids=PROMPT, params=sampling, width=4))
     ids, paused = [], 0
     while engine.busy:
         for state in engine.scheduler.running.values():
@@ -123,6 +124,36 @@ def test_drafts_after_classic_steps_equal_a_fresh_computation(steps):
     for length, proposed in drafter.seen:
         if length + 1 <= len(text):
             assert proposed == drafts_afresh(model, head, text, length, len(proposed)), length
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_long_time_without_drafts_runs_no_pass_of_the_head_and_forgets_the_oldest(rows):
+    """The output stays right, and the head has as many entries fewer as it has not read."""
+    model = tiny.loaded(tiny.llama_model())
+    head = random_head(model)
+    classic = one(Engine(model, None, SETTINGS), PROMPT, max_tokens=260)
+    chain = chain_of(head)
+    engine = Engine(model, MtpDrafter(chain), SETTINGS)
+    sampling = SamplingParams(max_tokens=260)
+    numbers = [
+        engine.add(Request(prompt_ids=PROMPT, params=sampling, width=4)) for _ in range(rows)
+    ]
+    done, passes, read, paused = {}, [], chain.read, False
+    chain.read = lambda *args: passes.append(args[0].shape[1]) or read(*args)
+    while engine.busy:
+        states = list(engine.scheduler.running.values())
+        if len(states) == rows and not paused:
+            paused = True
+            for state in states:
+                state.probes_left = 150
+        for chunk in engine.step():
+            if chunk.completion:
+                done[chunk.request_id] = chunk.completion
+    for number in numbers:
+        assert done[number].token_ids == classic.token_ids
+        assert done[number].speculation.accepted > 0
+    assert passes.count(WAITING) == 1  # one for 150 steps
+    assert max(passes) == WAITING
 
 
 @pytest.mark.parametrize("refresh", [True, False], ids=["refresh", "keep"])
