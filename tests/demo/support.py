@@ -30,7 +30,9 @@ class Demo:
         """Put another drafter into the resting engine: ``"demo"`` is the packaged head."""
 
         def change(engine: Engine) -> None:
-            assert not engine.busy
+            assert not engine.scheduler.busy
+            while engine.busy:  # a round behind the end of the last request
+                engine.step()
             if name == "demo":
                 engine.drafter = make_drafter(name, engine.model, SETTINGS)
             else:
