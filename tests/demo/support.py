@@ -30,7 +30,8 @@ class Demo:
         """Put another drafter into the resting engine: ``"demo"`` is the packaged head."""
 
         def change(engine: Engine) -> None:
-            while engine.busy:  # a round may be in flight behind the last request
+            assert not engine.scheduler.busy
+            while engine.busy:  # a round behind the end of the last request
                 engine.step()
             if name == "demo":
                 engine.drafter = make_drafter(name, engine.model, SETTINGS)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 from dataclasses import replace
 
-import mlx.core as mx
-import numpy as np
 import pytest
 
 from mlxcel.config import Settings
@@ -20,7 +17,7 @@ from mlxcel.runtime.prefill import Prefill
 from mlxcel.types import Request, SamplingParams
 from tests.engine.test_mtp import Recording, drafts_afresh, random_head
 from tests.support import drafters, tiny
-from tests.support.running import classic, drain, one, run
+from tests.support.running import classic, drain, run
 
 WARM = Settings(length_step=64, prefill_chunk=16, max_rows=4)
 COLD = replace(WARM, prefix_bytes=0)
@@ -244,67 +241,6 @@ def test_drafts_of_a_resumed_head_equal_a_fresh_computation(llama, answered, tai
         assert drafts == drafts_afresh(llama, head, text, length, len(drafts)), length
 
 
-@pytest.mark.parametrize("kind", [None, "self"])
-def test_a_ring_that_has_moved_on_is_not_resumed(gemma, kind):
-    """Window 32 and slack 16: 45 + 15 tokens have wrapped, so what lies far back is lost."""
-    engine = made(kind, gemma)
-    run(engine, ask(SYSTEM, 16, kind=kind))
-    for user in range(4):  # the first that shares it leaves a copy of the place where they part
-        far = ask([*SYSTEM[:40], 51 + user, 9, *range(user)], kind=kind)
-        completion = run(engine, far)[0]
-        assert completion.usage.cached_tokens == (40 - given_back(kind) if user else 0)
-        check(completion, far, gemma, kind)
-    short = made(kind, gemma)
-    run(short, ask(SYSTEM[:25], 4, kind=kind))  # has not wrapped
-    near = ask([*SYSTEM[:20], 51, 52], kind=kind)
-    completion = run(short, near)[0]
-    assert completion.usage.cached_tokens == 20 - given_back(kind)
-    check(completion, near, gemma, kind)
-
-
-@pytest.mark.parametrize("kind", ["lookup", "self"])
-def test_a_place_where_many_part_from_a_row_that_has_moved_on(gemma, kind):
-    """The row still runs, far beyond it; the others find the copy that the second leaves."""
-    engine = made(kind, gemma)
-    first = ask(SYSTEM, 90, kind=kind)
-    ids = [engine.add(first)]
-    chunks = []
-    while sum(len(chunk.token_ids) for chunk in chunks) < 30:
-        chunks += engine.step()
-    others = [ask([*SYSTEM[:37], 51 + at, 52, at], kind=kind) for at in range(3)]
-    ids += [engine.add(request) for request in others]
-    done, _ = drain(engine, chunks)
-    for request_id, request in zip(ids, [first, *others], strict=True):
-        check(done[request_id], request, gemma)
-    cached = [done[request_id].usage.cached_tokens for request_id in ids]
-    assert cached == [0, 0, *[37 - given_back(kind)] * 2]
-
-
-@pytest.mark.parametrize("chunk", [8, 16, 64])
-@pytest.mark.parametrize("name", ["gemma3", "gemma4", "gemma4-shared"])
-def test_every_place_of_a_sliding_model(name, chunk):
-    """Resumed or refused, whatever the rings have been through: equal to a cold run."""
-    models = {"gemma3": tiny.gemma3_model, "gemma4": tiny.gemma4_model}
-    model = tiny.loaded(models[name]() if name in models else tiny.gemma4_model(shared=3))
-    settings, served = replace(WARM, prefill_chunk=chunk), []
-    text = [(11 * i * i + i) % 50 for i in range(100)]
-    for length in (20, 47, 70):
-        for cut in (17, 31, 33, 46, 60, 69):
-            engine = made(None, model, settings)
-            run(engine, ask(text[:length], 3))
-            request = ask([*text[: min(cut, length)], *range(51, 60)], 6)
-            completion = run(engine, request)[0]
-            again = replace(request, prompt_ids=(*request.prompt_ids, *completion.token_ids, 3))
-            twice = run(engine, again)[0]  # from a row that was resumed itself
-            thrice = run(engine, request)[0]
-            served += [done.usage.cached_tokens for done in (completion, twice, thrice)]
-            cold = made(None, model, replace(settings, prefix_bytes=0))
-            assert completion.token_ids == run(cold, request)[0].token_ids, (length, cut)
-            assert completion.token_ids == thrice.token_ids, (length, cut)
-            assert twice.token_ids == run(cold, again)[0].token_ids, (length, cut)
-    assert 10 < sum(count > 0 for count in served) < len(served)
-
-
 def test_whole_chunks_in_invariant_numerics_and_equal_bits(llama):
     settings = replace(WARM, numerics="invariant")
     for kind in (None, "mtp"):
@@ -318,67 +254,12 @@ def test_whole_chunks_in_invariant_numerics_and_equal_bits(llama):
         assert [entry.logprob for entry in warm.logprobs] == [e.logprob for e in cold.logprobs]
 
 
-def active_memory() -> int:
-    gc.collect()  # of the last round
-    mx.synchronize()
-    return mx.get_active_memory()
-
-
-def test_bytes_are_those_of_the_copies_and_nothing_else_is_held(llama):
-    for kind in (None, "self", "mtp"):
-        engine = made(kind, llama)
-        one(engine, [1, 2], max_tokens=4)  # buffers that are made once
-        before = active_memory()
-        request = ask(SYSTEM, 16, kind=kind)
-        run(engine, request)
-        tokens, per_token = 60, 2 * 2 * 2 * 8 * 4  # keys and values, layers, heads of 8, float32
-        expected = tokens * per_token + 4 * 61
-        if kind == "self":
-            expected += (tokens - 1) * per_token
-        if kind == "mtp":
-            expected += tokens * per_token // 2
-        assert engine.prefix_bytes == engine.cache_bytes == expected
-        assert engine.prefixes.store.snapshot()["bytes"] == expected
-        assert active_memory() - before < 1.1 * expected
-        engine.clear_prefixes()
-        assert engine.prefix_bytes == engine.cache_bytes == 0
-        assert active_memory() - before < 0.1 * expected
-
-
-def test_the_budget_holds_and_the_least_recently_used_goes(llama):
-    needs = 60 * 2 * 2 * 2 * 8 * 4 + 4 * 61
-    engine = made(None, llama, replace(WARM, prefix_bytes=2 * needs))
-    prompts = [[50 + at, *SYSTEM[1:]] for at in range(3)]
-    for prompt in (prompts[0], prompts[1], prompts[0], prompts[2]):  # the second one goes
-        run(engine, ask(prompt))
-        assert engine.prefix_bytes <= 2 * needs
-    assert engine.prefixes.store.snapshot()["evicted"] == 1
-    for prompt, cached in ((prompts[0], 44), (prompts[2], 44), (prompts[1], 0)):
-        assert run(engine, ask(prompt))[0].usage.cached_tokens == cached
-    run(engine, ask([*SYSTEM, *SYSTEM, *SYSTEM]))  # larger than the budget
-    assert engine.prefixes.store.snapshot()["evicted"] == 2
-
-
 def test_nothing_is_kept_where_it_is_off(llama):
     engine = made(None, llama, COLD)
     for _ in range(2):
         assert run(engine, ask(SYSTEM))[0].usage.cached_tokens == 0
     assert engine.cache_bytes == 0
     assert not any(engine.prefixes.store.snapshot().values())
-
-
-def test_a_kept_copy_is_not_changed_by_those_it_serves(gemma):
-    engine = made("self", gemma)
-    run(engine, ask(SYSTEM, 16, kind="self"))
-    kept = dict(engine.prefixes.store._kept)
-    held = [np.array(a) for k in kept.values() for a in (*k.target.state, *k.drafter.state)]
-    answer = run(engine, ask(SYSTEM, 16, kind="self"))[0].token_ids
-    for tail in (1, 30):
-        prompt = [*SYSTEM, *answer, *range(tail)]
-        assert run(engine, ask(prompt, kind="self"))[0].usage.cached_tokens
-    after = [np.array(a) for k in kept.values() for a in (*k.target.state, *k.drafter.state)]
-    for ours, theirs in zip(held, after, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -462,25 +343,3 @@ def test_a_wrong_length_or_a_wrong_copy_would_be_seen(llama, kind, monkeypatch):
             check(completion, request, llama, kind)
         if fault == "drafter":  # which changes what is accepted, and no token
             check(completion, request, llama)
-
-
-def test_rows_are_written_in_place_after_a_copy_was_taken(llama):
-    """A copy that kept hold of the batch's buffers would make every later write copy them."""
-    settings = replace(WARM, length_step=16384)
-    engine = made(None, llama, settings)
-    chunks = []
-    engine.add(ask(SYSTEM, 60))
-    engine.add(ask([*SYSTEM, 51], 8))  # from the row of the first; it ends while that goes on
-    peaks = []
-    while engine.busy:
-        active = active_memory()
-        mx.reset_peak_memory()
-        chunks += engine.step()
-        mx.synchronize()
-        peaks.append(mx.get_peak_memory() - active)
-    done = {chunk.request_id: chunk.completion for chunk in chunks if chunk.completion}
-    assert done[1].usage.cached_tokens == 45
-    assert engine.prefixes.store.snapshot()["stored"] == 2
-    row = 16384 * 2 * 2 * 2 * 8 * 4
-    assert max(peaks) > row  # joining makes a buffer of two rows
-    assert sum(peak > row / 8 for peak in peaks) < 8, peaks
