@@ -150,6 +150,19 @@ def test_how_a_process_ended(status: int, said: str) -> None:
     assert describe_exit(status) == said
 
 
+def test_the_command_says_what_is_wrong_with_a_model(tmp_path: Path) -> None:
+    path = tmp_path / "e.sock"
+    command = [sys.executable, "-m", "mlxcel", "engine", "--socket", str(path)]
+    command += ["-m", str(tmp_path / "none")]
+    environ = ENVIRON | {"MLXCEL_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("mlxcel: error: ")
+    assert str(tmp_path / "none") in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not path.exists()
+
+
 def alive(pid: int) -> bool:
     try:
         status = Path(f"/proc/{pid}/status").read_text()
