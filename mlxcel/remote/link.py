@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,11 @@ class RemoteTicket(Ticket):
         self.number = number
         self._bound = bound
 
+    def accept(self, request_id: int) -> None:
+        """The engine has taken the request; the connection may have ended meanwhile."""
+        with suppress(InvalidStateError):
+            super().accept(request_id)
+
     def deliver(self, chunk: Chunk) -> None:
         """A piece of the answer; cancels the request if its reader takes none."""
         if chunk.completion is None and self.chunks.qsize() >= self._bound:
@@ -75,7 +80,7 @@ class RemoteTicket(Ticket):
 
     def fail(self, error: BaseException) -> None:
         """No more pieces will come; also whoever waits for the engine to take it is told."""
-        if not self.request_id.done():
+        with suppress(InvalidStateError):
             self.request_id.set_exception(error)
         super().fail(error)
 
@@ -164,17 +169,21 @@ class Link:
             if self.error is not None:
                 return
             self.error = error
-            waiting = list(self._waiting.values())
-            self._waiting.clear()
             self.changed.notify_all()
         if self.process == os.getpid():  # a fork shares the connection with its parent
             with suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
-        for each in waiting:
-            if isinstance(each, RemoteTicket):
-                each.fail(error)
-            else:
-                each.set_exception(error)
+        while self._waiting:
+            with suppress(KeyError):  # the receiver takes from it too: each is told by one of us
+                _, each = self._waiting.popitem()
+                self._end(each, error)
+
+    @staticmethod
+    def _end(each: RemoteTicket | Future[Any], error: MlxcelError) -> None:
+        if isinstance(each, RemoteTicket):
+            each.fail(error)
+        else:
+            each.set_exception(error)
 
     def send(self, message: Message) -> None:
         """Send a message. May be called by a finaliser, in the middle of another send.
@@ -269,10 +278,8 @@ class Link:
 
     def _fail(self, number: int, error: MlxcelError) -> None:
         waiter = self._waiting.pop(number, None)
-        if isinstance(waiter, RemoteTicket):
-            waiter.fail(error)
-        elif waiter is not None:
-            waiter.set_exception(error)
+        if waiter is not None:
+            self._end(waiter, error)
 
     def _greeted(self, message: Message) -> None:
         if wrong := mismatch(message, "client", "engine"):

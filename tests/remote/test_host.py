@@ -344,6 +344,19 @@ def test_a_drain_that_takes_too_long(path: Path) -> None:
         assert until(lambda: up.ended == [os.EX_OK])
 
 
+def test_a_second_signal_cancels_at_once(path: Path) -> None:
+    with hosted(path, drain_seconds=60.0) as up, EngineClient(path) as client:
+        running = client.stream([1])
+        up.host.drain()
+        assert until(lambda: up.states[-1]["state"] == "draining")
+        up.deliver(up.ticket(), chunk(0))
+        assert next(running).text == "x"
+        up.host.drain()
+        with pytest.raises(EngineError, match="shuts down"):
+            next(running)
+        assert until(lambda: up.ended == [os.EX_OK])
+
+
 def test_a_failed_engine_says_why_and_ends(up: Hosted) -> None:
     with EngineClient(up.path) as client:
         running = client.stream([1])
@@ -383,6 +396,24 @@ def test_a_client_that_is_forgotten_ends_its_connection(up: Hosted) -> None:
     del client
     gc.collect()
     assert until(lambda: up.status()["clients"] == 1)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
+def test_a_fork_makes_a_connection_of_its_own(up: Hosted) -> None:
+    with EngineClient(up.path) as client:
+        running = client.stream([1])
+        child = os.fork()
+        if child == 0:
+            good = client.encode("hi") == ("encode", "hi")
+            del running  # its parent's, which must not notice
+            gc.collect()
+            client.close()
+            os._exit(0 if good else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert until(lambda: up.status()["clients"] == 2)
+        up.deliver(up.ticket(), chunk(0, last=True))
+        assert next(running).completion is not None
+        assert client.encode("hi") == ("encode", "hi")
 
 
 def test_an_answer_that_does_not_come(up: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,6 +150,19 @@ def test_how_a_process_ended(status: int, said: str) -> None:
     assert describe_exit(status) == said
 
 
+def test_the_command_says_what_is_wrong_with_a_model(tmp_path: Path) -> None:
+    path = tmp_path / "e.sock"
+    command = [sys.executable, "-m", "mlxcel", "engine", "--socket", str(path)]
+    command += ["-m", str(tmp_path / "none")]
+    environ = ENVIRON | {"MLXCEL_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("mlxcel: error: ")
+    assert str(tmp_path / "none") in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not path.exists()
+
+
 def alive(pid: int) -> bool:
     try:
         status = Path(f"/proc/{pid}/status").read_text()
@@ -182,3 +195,43 @@ def test_no_orphan_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait(10)
+
+
+# The real process with another engine in it, which needs no MLX and fails when asked.
+FAILING = """
+import os, sys, types
+fake = types.ModuleType("mlxcel.remote.backend")
+class EngineBackend:
+    running = 0
+    facts = {"model": "fake", "drafter": None, "has_chat_template": False}
+    def __init__(self, spec, watcher, progress): self.watcher = watcher
+    def begin(self, asked, ticket): self.watcher.failed("a round failed: boom")
+    def call(self, name, arguments): return [os.getpid()]
+    def cancel(self, ticket): pass
+    def close(self): pass
+fake.EngineBackend = EngineBackend
+sys.modules["mlxcel.remote.backend"] = fake
+from mlxcel.remote.child import main
+os._exit(main(int(sys.argv[1]), int(sys.argv[2])))
+"""
+
+
+def test_an_engine_that_fails_is_replaced_and_its_callers_know_why(listener: Listener) -> None:
+    from mlxcel import EngineClient
+
+    made, states = supervised(listener, FAILING)
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    try:
+        with EngineClient(listener.path) as client:
+            first = client.encode("which")
+            for _ in range(2):
+                with pytest.raises(EngineError, match="has failed: a round failed: boom"):
+                    client.generate("now")
+                assert client.encode("which") != first  # asked at once, answered by the next one
+        [reason, _] = [state["reason"] for state in states if state["state"] == "died"]
+        assert reason == "the engine process ended with status 70: a round failed: boom"
+    finally:
+        made.stop()
+        thread.join(10)
+    assert not thread.is_alive()
