@@ -42,15 +42,21 @@ class Rows:
         return self.batch.caches.nbytes + (self.drafter.nbytes if self.drafter else 0)
 
     def join(self, slot: int, reading: Reading, choice: Choice, first: int) -> None:
-        """Add a prompt that has been read, with its first output token."""
-        prompt = reading.state.request.prompt_ids
+        """Add a prompt that has been read, with its first output token.
+
+        It goes where the next `arrange` wants it, so that nothing is copied a second time.
+        """
+        prompt, rows = reading.state.request.prompt_ids, len(self.slots)
+        at = next((row for row, other in enumerate(self.slots) if other > slot), rows)
         self.batch.join(
             reading.prefill.caches, reading.sampler, length=len(prompt),
-            bonus=choice.tokens[0], previous=prompt[-1],
+            bonus=choice.tokens[0], previous=prompt[-1], at=at,
         )  # fmt: skip
         if self.drafter is not None and reading.drafting is not None:
             self.drafter.join(slot, prompt, first, reading.drafting)
-        self.slots.append(slot)
+            if at < rows:
+                self.drafter.keep([*range(at), rows, *range(at, rows)])
+        self.slots.insert(at, slot)
 
     def arrange(self, slots: Sequence[int]) -> None:
         """Make the rows of the batch those of these slots, in this order."""
