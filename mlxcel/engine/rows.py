@@ -43,15 +43,22 @@ class Rows:
         return self.batch.caches.nbytes + (self.drafter.nbytes if self.drafter else 0)
 
     def join(self, slot: int, reading: Reading, bonus: int) -> None:
-        """Add a context that has been read, with the output token behind it."""
-        context = reading.state.context
+        """Add a context that has been read, with the output token behind it.
+
+        It goes where the next `arrange` wants it, so that nothing is copied a second time.
+        """
+        context, rows = reading.state.context, len(self.slots)
+        at = next((row for row, other in enumerate(self.slots) if other > slot), rows)
         self.batch.join(
             reading.prefill.caches, reading.sampler, length=len(context),
-            bonus=mx.array([bonus], mx.uint32), previous=context[-1],
+            bonus=mx.array([bonus], mx.uint32), previous=context[-1], at=at,
         )  # fmt: skip
         if self.drafter is not None and reading.drafting is not None:
             self.drafter.join(slot, context, bonus, reading.drafting)
-        self.slots.append(slot)
+            if at < rows:
+                self.drafter.keep([*range(at), rows, *range(at, rows)])
+        self.slots.insert(at, slot)
+
 
     def arrange(self, slots: Sequence[int], positions: int) -> None:
         """Make the rows of the batch those of these slots, in this order.

@@ -82,9 +82,16 @@ class Batch:
         self.sampler = RowSampler(self.target.vocab_size, [])
 
     def join(
-        self, caches: Caches, sampler: RowSampler, *, length: int, bonus: mx.array, previous: int
+        self,
+        caches: Caches,
+        sampler: RowSampler,
+        *,
+        length: int,
+        bonus: mx.array,
+        previous: int,
+        at: int | None = None,
     ) -> None:
-        """Add a prefilled row below the others.
+        """Add a prefilled row.
 
         Parameters
         ----------
@@ -98,12 +105,22 @@ class Batch:
             uint32 ``(1,)``, first output token.
         previous : int
             Last token in the caches.
+        at : int, optional
+            The row it comes before; below all others by default. Buffers are copied once
+            either way, as by each `keep`.
         """
-        self.caches.append(caches)
+        at = self.rows if at is None else at
+        self.caches.append(caches, at)
         self.sampler = self.sampler.joined(sampler)
-        self.lengths = mx.concatenate([self.lengths, mx.array([length], mx.int32)])
-        self.bonus = mx.concatenate([self.bonus, bonus.astype(mx.uint32)])
-        self.previous = mx.concatenate([self.previous, mx.array([previous], mx.uint32)])
+        if at < self.rows:
+            self.sampler = self.sampler.gathered([*range(at), self.rows, *range(at, self.rows)])
+
+        def inserted(held: mx.array, new: mx.array) -> mx.array:
+            return mx.concatenate([held[:at], new, held[at:]])
+
+        self.lengths = inserted(self.lengths, mx.array([length], mx.int32))
+        self.bonus = inserted(self.bonus, bonus.astype(mx.uint32))
+        self.previous = inserted(self.previous, mx.array([previous], mx.uint32))
         self.rows += 1
 
     def keep(self, rows: Sequence[int], positions: int | None = None) -> None:

@@ -38,8 +38,8 @@ class Caches(Protocol):
     def gather(self, rows: Sequence[int], positions: int | None = None) -> None:
         """Keep only these rows, in this order; buffers may shrink to ``positions``."""
 
-    def append(self, other: Any) -> None:
-        """Add the rows of other caches of the same model, which are taken over."""
+    def append(self, other: Any, at: int | None = None) -> None:
+        """Add the rows of other caches of the same model, which are taken over, before ``at``."""
 
 
 class NativeCache:
@@ -67,7 +67,7 @@ class NativeCache:
         if list(rows) != [0]:
             raise EngineError(f"a {type(self).__name__} holds one row, asked for {list(rows)}")
 
-    def append(self, other: NativeCache) -> None:
+    def append(self, other: NativeCache, at: int | None = None) -> None:
         """Take over the single row of another."""
         self.layers = other.layers
 

@@ -19,6 +19,8 @@ from mlxcel.runtime.frame import Frame
 
 __all__ = ["FullLayer", "SlidingLayer", "SlotCache"]
 
+_END = 2**31 - 1
+
 
 @dataclass
 class _Shared:
@@ -78,8 +80,8 @@ class _Layer:
                 keys, values = keys[:, :, :capacity], values[:, :, :capacity]
         self.keys, self.values = keys[rows], values[rows]
 
-    def append(self, other: _Layer) -> None:
-        """Add the rows of another layer of the same model below this one's."""
+    def insert(self, other: _Layer, at: int) -> None:
+        """Put the rows of another layer of the same model before this one's row ``at``."""
         if other.keys is None or other.values is None:
             return
         if self.keys is None or self.values is None:
@@ -87,7 +89,7 @@ class _Layer:
             return
         capacity = max(self.capacity, other.capacity)
         self.keys, self.values = (
-            mx.concatenate([_grown(mine, capacity), _grown(its, capacity)])
+            _inserted(_grown(mine, capacity), _grown(its, capacity), at)
             for mine, its in ((self.keys, other.keys), (self.values, other.values))
         )
 
@@ -255,6 +257,12 @@ def _grown(buffer: mx.array, capacity: int) -> mx.array:
     return mx.concatenate([buffer, mx.zeros((rows, heads, missing, dim), buffer.dtype)], axis=2)
 
 
+def _inserted(rows: mx.array, others: mx.array, at: int) -> mx.array:
+    """One copy, wherever the others go."""
+    parts = [rows[:at], others, rows[at:]]
+    return mx.concatenate([part for part in parts if part.shape[0]])
+
+
 class SlotCache:
     """The layer caches of one model for all rows.
 
@@ -319,7 +327,15 @@ class SlotCache:
         for layer in self.layers:
             layer.gather(index, positions)
 
-    def append(self, other: SlotCache) -> None:
-        """Add the rows of another cache of the same model; it must not be used again."""
+    def append(self, other: SlotCache, at: int | None = None) -> None:
+        """Add the rows of another cache of the same model; it must not be used again.
+
+        Parameters
+        ----------
+        other : SlotCache
+            The rows to be added.
+        at : int, optional
+            The row they come before; below all others by default.
+        """
         for mine, its in zip(self.layers, other.layers, strict=True):
-            mine.append(its)
+            mine.insert(its, _END if at is None else at)
