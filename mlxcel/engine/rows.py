@@ -59,7 +59,6 @@ class Rows:
                 self.drafter.keep([*range(at), rows, *range(at, rows)])
         self.slots.insert(at, slot)
 
-
     def arrange(self, slots: Sequence[int], positions: int) -> None:
         """Make the rows of the batch those of these slots, in this order.
 
