@@ -185,8 +185,9 @@ class Chunk:
     """A piece of a running answer.
 
     ``text`` may be empty while a character or a stop text is incomplete. ``drafted``
-    has one flag per token id: whether the drafter had proposed it. ``completion`` is
-    set on the last chunk only.
+    has one flag per token id: whether the drafter had proposed it, and ``pieces`` the part of the
+    text that came with it; what is left when an answer ends outside of a token is in ``text``
+    only. ``completion`` is set on the last chunk only.
     """
 
     request_id: int
@@ -195,6 +196,7 @@ class Chunk:
     drafted: tuple[bool, ...]
     logprobs: tuple[TokenLogprob, ...] | None = None
     completion: Completion | None = None
+    pieces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

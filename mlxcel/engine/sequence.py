@@ -162,13 +162,14 @@ class RequestState:
         for token in tokens:
             taken += 1
             if finish == "stop" and taken == len(tokens):
+                shown.append("")
                 break
             self.detokenizer.add_token(token)
             shown.append(self._matcher.feed(self.detokenizer.last_segment))
             if self._matcher.stopped:
                 break
         if finish is not None and not self._matcher.stopped:
-            shown.append(self._tail())
+            shown[-1] += self._tail()
         begin = len(self.token_ids)
         self.token_ids.extend(tokens[:taken])
         self.drafted.extend(drafted[:taken])
@@ -176,7 +177,7 @@ class RequestState:
             self.logprobs.extend(logprobs[:taken])
         text = "".join(shown)
         self._text.append(text)
-        return self._chunk(text, begin), taken
+        return self._chunk(text, begin, shown), taken
 
     @property
     def ended_by_text(self) -> bool:
@@ -220,12 +221,13 @@ class RequestState:
         fed = self._matcher.feed(self.detokenizer.last_segment)
         return fed if self._matcher.stopped else fed + self._matcher.flush()
 
-    def _chunk(self, text: str, begin: int) -> Chunk:
+    def _chunk(self, text: str, begin: int, pieces: Sequence[str] = ()) -> Chunk:
         with_logprobs = self.params.logprobs is not None
         return Chunk(
             request_id=self.id,
             text=text,
             token_ids=tuple(self.token_ids[begin:]),
             drafted=tuple(self.drafted[begin:]),
+            pieces=tuple(pieces),
             logprobs=tuple(self.logprobs[begin:]) if with_logprobs else None,
         )

@@ -27,6 +27,9 @@ def drain(
     assert engine.scheduler.table.live == 0
     assert engine.scheduler.table.admitted == engine.scheduler.table.released
     assert engine.batch.caches.nbytes == 0
+    for chunk in chunks:
+        assert len(chunk.pieces) == len(chunk.token_ids)
+        assert "".join(chunk.pieces) == chunk.text or not chunk.token_ids
     for request_id, completion in done.items():
         mine = [chunk for chunk in chunks if chunk.request_id == request_id]
         assert "".join(chunk.text for chunk in mine) == completion.text
