@@ -160,7 +160,7 @@ def test_damaged_chunks_are_refused_with_the_place(seed: int) -> None:
 
 @pytest.mark.parametrize("plain", [None, 5, {}, [], [1, 2], "text"])
 def test_what_is_no_chunk(plain: Any) -> None:
-    with pytest.raises(WireError, match="Chunk must be an array of 6 fields"):
+    with pytest.raises(WireError, match="Chunk must be an array of 7 fields"):
         decode_chunk(plain)
 
 
