@@ -30,7 +30,9 @@ class Demo:
         """Put another drafter into the resting engine: ``"demo"`` is the packaged head."""
 
         def change(engine: Engine) -> None:
-            assert not engine.busy
+            assert not engine.scheduler.unfinished
+            while engine.busy:  # a round in flight, of nobody any more
+                engine.step()
             if name == "demo":
                 engine.drafter = make_drafter(name, engine.model, SETTINGS)
             else:
