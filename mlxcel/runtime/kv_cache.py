@@ -9,8 +9,8 @@ objects speak the cache interface of mlx-lm models (``update_and_fetch``, ``offs
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -22,34 +22,29 @@ __all__ = ["FullLayer", "SlidingLayer", "SlotCache"]
 _END = 2**31 - 1
 
 
-@dataclass
-class _Shared:
-    """What all layers of a cache see; they do not hold the cache itself.
-
-    That would be a circle, and dropped buffers would wait for Python's collector.
-    """
-
-    frame: Frame
-    slack: int
-    length_step: int
-    span_step: int
-
-
 class _Layer:
     """Keys and values of one layer, ``(rows, kv_heads, capacity, head_dim)``."""
 
     window: int | None = None
     ring: int | None = None
 
-    def __init__(self, shared: _Shared) -> None:
-        self._shared = shared
+    def __init__(self, cache: SlotCache) -> None:
+        # Weak: in a circle, dropped buffers would wait for Python's collector.
+        self._owner = weakref.ref(cache)
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
 
     @property
+    def _cache(self) -> SlotCache:
+        cache = self._owner()
+        if cache is None:
+            raise AssertionError("the cache that this layer belongs to has been dropped")
+        return cache
+
+    @property
     def offset(self) -> int | mx.array:
         """First position of the block in flight; mlx-lm models read it for RoPE."""
-        return self._shared.frame.offset
+        return self._cache.frame.offset
 
     @property
     def nbytes(self) -> int:
@@ -112,7 +107,7 @@ class _Layer:
         return self.keys, self.values
 
     def _rounded(self, positions: int) -> int:
-        step = self._shared.length_step
+        step = self._cache.length_step
         return -(-positions // step) * step
 
     def _write(self, keys: mx.array, values: mx.array, frame: Frame) -> None:
@@ -138,7 +133,7 @@ class _Layer:
         """Columns up to the end of the block; rounded up where only a bound is known."""
         if frame.is_exact:
             return frame.bound
-        step = self._shared.span_step
+        step = self._cache.span_step
         return min(-(-frame.bound // step) * step, self._rounded(frame.bound))
 
     def make_mask(
@@ -155,7 +150,7 @@ class _Layer:
         window_size : int, optional
             Window asked for by the model.
         """
-        frame = self._shared.frame
+        frame = self._cache.frame
         window = window_size if self.window is None else self.window
         fits = window is None or frame.bound <= window
         if frame.is_exact and fits and not return_array:
@@ -179,7 +174,7 @@ class FullLayer(_Layer):
         keys, values : mx.array
             ``(rows, kv_heads, width, head_dim)``, RoPE applied.
         """
-        frame = self._shared.frame
+        frame = self._cache.frame
         self._reserve(keys, values, frame.bound)
         self._write(keys, values, frame)
         return self._fetch(frame)
@@ -195,14 +190,14 @@ class SlidingLayer(_Layer):
     window: int
     ring: int
 
-    def __init__(self, shared: _Shared, window: int) -> None:
-        super().__init__(shared)
+    def __init__(self, cache: SlotCache, window: int) -> None:
+        super().__init__(cache)
         self.window = window
-        self.ring = window + shared.slack
+        self.ring = window + cache.slack
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Write the block; return the keys and values of the ring, or of a long chunk."""
-        frame = self._shared.frame
+        frame = self._cache.frame
         if self._is_long(frame):
             return self._long_chunk(keys, values, frame)
         self._reserve(keys, values, frame.bound)
@@ -213,7 +208,7 @@ class SlidingLayer(_Layer):
         self, n: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | str | None:
         """Mask of the block; see the base class."""
-        frame = self._shared.frame
+        frame = self._cache.frame
         if not self._is_long(frame):
             return super().make_mask(n, return_array, window_size)
         before = min(_start(frame), self.window)
@@ -223,7 +218,7 @@ class SlidingLayer(_Layer):
 
     def _is_long(self, frame: Frame) -> bool:
         """Whether a prompt chunk would overwrite what its own first tokens must see."""
-        return frame.width > self._shared.slack and frame.bound > self.ring
+        return frame.width > self._cache.slack and frame.bound > self.ring
 
     def _long_chunk(
         self, keys: mx.array, values: mx.array, frame: Frame
@@ -290,21 +285,10 @@ class SlotCache:
         self.slack = slack
         self.length_step = length_step
         self.span_step = min(span_step or length_step, length_step)
-        shared = _Shared(Frame.exact(0, 0), slack, length_step, self.span_step)
-        self._shared = shared
+        self.frame = Frame.exact(0, 0)
         self.layers: list[Any] = [
-            FullLayer(shared) if window is None else SlidingLayer(shared, window)
-            for window in windows
+            FullLayer(self) if window is None else SlidingLayer(self, window) for window in windows
         ]
-
-    @property
-    def frame(self) -> Frame:
-        """The block in flight."""
-        return self._shared.frame
-
-    @frame.setter
-    def frame(self, frame: Frame) -> None:
-        self._shared.frame = frame
 
     @property
     def nbytes(self) -> int:
