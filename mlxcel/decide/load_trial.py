@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlxcel.decide.load_table import LoadTable
+from mlxcel.decide.load_table import LoadTable, worth
 from mlxcel.decide.width_arms import WidthArms
 from mlxcel.decide.width_challenge import MARGIN, first_step
 
@@ -117,5 +117,4 @@ def promising(table: LoadTable, arms: WidthArms, bucket: int, its: Held, start: 
 
 
 def _guessed(table: LoadTable, bucket: int, its: Held, width: int) -> float:
-    seconds = table.estimate(bucket, width)
-    return its.tokens[width - 1] / seconds if seconds else 0.0
+    return worth(its.tokens, width, table.estimate(bucket, width))

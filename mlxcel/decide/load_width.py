@@ -41,7 +41,7 @@ STUCK = 24
 SHARE = 0.02
 """Share of all measured time that trials may lose against the width that is held."""
 
-ALLOWANCE = 16.0
+ALLOWANCE = 4.0
 """What they may lose besides, in rounds, for each row count that has been met."""
 
 
@@ -156,7 +156,7 @@ class LoadWidths:
         known = [width for width in widths if width in self.arms]
         if near is None or not known:
             return self._start if self._start in self.arms else 1
-        return max(known, key=lambda width: tokens[width - 1] / self.table.seconds(near, width))
+        return max(known, key=lambda width: self.table.rate(near, tokens, width))
 
     def _among(self, bucket: int, tokens: Sequence[float], least: int) -> int:
         """Best measured width from what a row insists on; that one runs if in doubt."""

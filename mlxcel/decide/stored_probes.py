@@ -105,7 +105,7 @@ def read_probed(
             target=key["target"],
             host=digest(key["host"]),
             width=key["width"],
-            weights=f"{form} {dtype}" + (" lean" if key["lean"] else ""),
+            weights=f"{form} {dtype}" + (f" lean {key['lean']}" if key["lean"] else ""),
             numerics=key["numerics"],
             round_loop=key["round_loop"],
         )

@@ -25,6 +25,7 @@ from mlxcel.engine.served_form import pass_rule
 from mlxcel.errors import ConfigError
 from mlxcel.hardware.host import Host, describe
 from mlxcel.hardware.profile_store import host_facts
+from mlxcel.models.lean import LEAN_VERSION
 from mlxcel.models.target import Target
 from mlxcel.runtime.loader import LoadedModel
 
@@ -147,7 +148,7 @@ def probe_key(
         "target": model.checkpoint.fingerprint,
         "host": host_facts(host),
         "weights": [model.representation.form, model.representation.dtype],
-        "lean": settings.lean_modules,
+        "lean": LEAN_VERSION if settings.lean_modules else 0,
         "width": width,
         "sizes": [settings.max_width, settings.length_step, settings.prefill_chunk],
         "numerics": rule.numerics,

@@ -35,6 +35,7 @@ from mlxcel.engine.vetoes import Interrupted, Known, Probe, Vetoes, probes_of
 from mlxcel.errors import LoadError
 from mlxcel.hardware.host import Host, describe
 from mlxcel.hardware.profile_store import digest, host_facts
+from mlxcel.models.lean import LEAN_VERSION
 from mlxcel.runtime.loader import LoadedModel
 
 __all__ = ["Facts", "Governor", "Ruling", "facts_of"]
@@ -331,7 +332,7 @@ def facts_of(
             host=digest(host_facts(host)),
             width=width,
             weights=f"{model.representation.form} {model.representation.dtype}"
-            + (" lean" if settings.lean_modules else ""),
+            + (f" lean {LEAN_VERSION}" if settings.lean_modules else ""),
             kernel=", ".join(filter(None, (form.kernel, rule.key(width)))),
             mlx=str(host.versions.get("mlx") or "none"),
             mlxcel=str(host.versions.get("mlxcel") or "none"),

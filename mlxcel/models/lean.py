@@ -18,7 +18,10 @@ from mlx_lm.models import llama, qwen2, qwen3
 
 from mlxcel.models.lean_attention import LeanAttention, MaskTables, can_replace
 
-__all__ = ["lean_modules"]
+__all__ = ["LEAN_VERSION", "lean_modules"]
+
+LEAN_VERSION = 2
+"""Of the arithmetic of all replacements: what was found with another one is found anew."""
 
 Norm = Callable[[mx.array, mx.array], mx.array]
 

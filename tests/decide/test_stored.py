@@ -127,7 +127,7 @@ def test_exactness_outranks_a_verdict_in_force_only():
 # -- kept probes ----------------------------------------------------------------------
 
 PROBE_KEY = {
-    "target": "t", "host": {"chip": "c"}, "weights": ["dense", "float32"], "lean": True,
+    "target": "t", "host": {"chip": "c"}, "weights": ["dense", "float32"], "lean": 2,
     "width": 4, "sizes": [16, 256, 512], "numerics": "fast", "round_loop": 1,
 }  # fmt: skip
 
@@ -145,7 +145,7 @@ def test_a_kept_probe_and_the_verdicts_it_judges():
     found = probed(kept())
     assert (found.target, found.sizes, found.record.level) == ("Gemma", (16, 256, 512), "token")
     key = VerdictKey(
-        target="t", drafter="any", host="c", width=4, weights="dense float32 lean", kernel="any",
+        target="t", drafter="any", host="c", width=4, weights="dense float32 lean 2", kernel="any",
         mlx="any", mlxcel="any", round_loop=1, numerics="fast",
     )  # fmt: skip
     assert Subject.of(key) == found.subject
