@@ -122,9 +122,11 @@ class LoadWidths:
             self._consider(bucket, its)
         if its.trial is not None and its.trial.ran >= STUCK:
             self._end(bucket, its, its.trial)
-        if its.trial is not None and quiet:
-            return its.trial.width
-        return its.holder
+        if quiet:
+            return its.holder if its.trial is None else its.trial.width
+        # Beside a prompt being read: that waits for the round too, so no width on a guess.
+        trusted = its.holder == 1 or self.table.counted(bucket, its.holder) >= TRUST
+        return its.holder if trusted else 1
 
     def wants(self, rows: int) -> bool:
         """Whether a row that comes as the last of so many should be able to speculate."""

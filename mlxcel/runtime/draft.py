@@ -28,6 +28,9 @@ from mlxcel.runtime.row_copy import Resume, RowCopy
 
 __all__ = ["WAITING", "DraftModel"]
 
+CATCH_UP = 8
+"""Waiting tokens that are read when rows join or leave; older ones are forgotten then."""
+
 WAITING = 64
 """Tokens of classic steps that wait at most, per row."""
 
@@ -71,20 +74,25 @@ class DraftModel:
 
     def join(self, prefill: Prefill) -> None:
         """Add a row below the others."""
-        self._read()
+        self._catch_up()
         self.caches.append(prefill.caches)
         self._gaps.append(0)
 
-    def copy_row(self, row: int, length: int, written: int) -> RowCopy:
-        """Copy a row, see `RowCopy.of`."""
-        self._read()
+    def copy_row(self, row: int, length: int, written: int) -> RowCopy | None:
+        """Copy a row's first ``length`` tokens, less those that wait, see `RowCopy.of`.
+
+        ``None`` where tokens have been forgotten or none has been read.
+        """
+        read = length - len(self._unread)
+        if self._gaps[row] or read <= 0:
+            return None
         assert isinstance(self.caches, SlotCache)
-        return RowCopy.of(self.caches, row, length, written)
+        return RowCopy.of(self.caches, row, read, written)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
         if rows:
-            self._read()
+            self._catch_up()
             self.caches.gather(rows)
             self._gaps = [self._gaps[row] for row in rows]
         else:
@@ -111,6 +119,14 @@ class DraftModel:
     def _place(self, positions: mx.array) -> mx.array:
         """Positions of the target's text, ``(rows,)``, as places in the draft model's caches."""
         return positions - mx.array(self._gaps, mx.int32) if any(self._gaps) else positions
+
+    def _catch_up(self) -> None:
+        """Read the newest tokens that wait, so that rows can change; forget the older ones."""
+        over = len(self._unread) - CATCH_UP
+        if over > 0:
+            del self._unread[:over]
+            self._gaps = [gap + over for gap in self._gaps]
+        self._read()
 
     def _read(self, leave: int = 0) -> None:
         """Feed what is unread by itself, but for the newest ``leave`` tokens."""

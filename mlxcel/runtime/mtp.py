@@ -32,6 +32,10 @@ __all__ = ["WAITING", "MtpChain", "MtpPrefill"]
 WAITING = 64
 """Pairs of classic steps that wait at most, per row: hidden states of a few megabytes."""
 
+CATCH_UP = 8
+"""Waiting pairs that are read when rows join or leave; older ones are forgotten then. With 16 rows
+parked, reading 64 of each at every join was a tenth of all time."""
+
 
 class MtpPrefill:
     """The head's own pass over a prompt, chunk by chunk behind the target's."""
@@ -150,16 +154,21 @@ class MtpChain:
             resume.drafter.fill(caches, pairs)
         return MtpPrefill(self, caches, prompt, speculate, pairs)
 
-    def copy_row(self, row: int, length: int) -> RowCopy:
-        """Copy the pairs of a row's first ``length`` tokens."""
-        self._read_waiting()
-        return RowCopy.of(self.caches, row, length, length)
+    def copy_row(self, row: int, length: int) -> RowCopy | None:
+        """Copy the pairs of a row's first ``length`` tokens, less those that wait.
+
+        ``None`` where pairs have been forgotten or none has been read.
+        """
+        read = length - len(self._unread)
+        if self._gaps[row] or read <= 0:
+            return None
+        return RowCopy.of(self.caches, row, read, read)
 
     def join(self, prefill: MtpPrefill, first: int) -> None:
         """Add a row below the others: the pair of its last prompt token and first output."""
         if prefill.last is None:
             raise AssertionError("the prompt has not been read")
-        self._read_waiting()
+        self._catch_up()
         place = prefill.length - 1 if prefill.speculate else 0
         token = mx.array([[first]], dtype=mx.uint32)
         state = self.read(prefill.last, token, Frame.exact(place, 1), prefill.caches)
@@ -172,7 +181,7 @@ class MtpChain:
         if not rows or self.state is None:
             self.clear()
             return
-        self._read_waiting()
+        self._catch_up()
         self.caches.gather(rows)
         self._gaps = [self._gaps[row] for row in rows]
         self.state = self.state[mx.array(list(rows), dtype=mx.int32)]
@@ -262,6 +271,14 @@ class MtpChain:
             self._unread_start, self._unread_exact = self._place(check.start, exact)
         self._unread.append((check.hidden, check.choice.tokens))
         self._unread_bound = bound
+
+    def _catch_up(self) -> None:
+        """Read the newest pairs that wait, so that rows can change; forget the older ones."""
+        over = len(self._unread) - CATCH_UP
+        if over > 0:
+            del self._unread[:over]
+            self._gaps = [gap + over for gap in self._gaps]
+        self._read_waiting()
 
     def _read_waiting(self) -> None:
         """Take in the pairs of the classic steps since the last draft: one token per row each."""
