@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BACKEND ?= cpu
+WORKERS ?= 2
 EXTRAS ?= $(BACKEND),demo,bench
 
 BIN := $(VENV)/bin
@@ -40,8 +41,9 @@ build: $(REQUIREMENTS) ## build the compiled modules in place again
 demo: setup ## run the demo pairing: verdict of the gate, text, acceptance, round cost
 	$(BIN)/mlxcel demo
 
-test: setup ## run the tests
-	$(BIN)/python -m pytest
+# One BLAS thread for each of the processes: more only wait for each other.
+test: setup ## run the tests, in WORKERS processes
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test-slow: setup ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow
