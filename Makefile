@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BACKEND ?= cpu
-EXTRAS ?= $(BACKEND),demo,bench
+EXTRAS ?= $(BACKEND),demo,bench,web
 
 BIN := $(VENV)/bin
 REQUIREMENTS := $(VENV)/.stamp-requirements
