@@ -110,7 +110,7 @@ def test_other_origins_only_by_name(front: FakeFront) -> None:
 
 def test_no_room_is_said_before_any_work_and_ends() -> None:
     front = SlowFront()
-    client = client_of(front, max_running=1)
+    client = client_of(front, max_running=1, keep_alive=0.05)
     first = client.post(CHAT, json=ASK | {"stream": True}, buffered=False)
     response = client.post(CHAT, json=ASK)
     assert "1 requests" in refused(response, 429)["message"]
@@ -146,17 +146,20 @@ def test_silent_streams_get_comments() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_closed_stream_is_cancelled(count: int) -> None:
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_closed_stream_is_cancelled(count: int, begun: bool) -> None:
     front = SlowFront()
-    client = client_of(front, keep_alive=0.05)
-    for begun in (True, False):
+    app = create_app(WebConfig(keep_alive=0.05, max_running=1), engine=front)
+    body = ASK | {"stream": True, "n": count}
+    for _ in range(2):  # the place is free again
         front.cancelled.clear()
-        response = client.post(CHAT, json=ASK | {"stream": True, "n": count}, buffered=False)
-        if begun:
-            next(iter(response.iter_encoded()))
-        response.close()
+        with app.test_request_context(CHAT, method="POST", json=body):
+            response = app.full_dispatch_request()
+            if begun:
+                assert next(iter(response.iter_encoded())) == b": keep-alive\n\n"
+            assert front.cancelled == []
+            response.close()
         assert len(front.cancelled) == count
-    assert post(client_of(FakeFront()), CHAT, ASK)
 
 
 def test_who_has_gone_is_noticed() -> None:
