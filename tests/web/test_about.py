@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mlxcel import LLM
 from mlxcel.errors import EngineError
 from tests.support.hosting import hosted
-from tests.web.support import HELLO, FakeFront, post, refused
+from tests.web.support import FACTS, HELLO, FakeFront, post, refused, soon
 from webapp import WebConfig, create_app
 from webapp.described import description_of
 from webapp.openapi import document
@@ -69,9 +69,10 @@ def test_while_an_engine_loads_everything_is_503(tmp_path: Any) -> None:
         assert (got.status_code, got.get_json()["state"]) == (503, "loading")
         error = refused(client.post(CHAT, json={"messages": HELLO}), 503)
         assert "loads" in error["message"]
+        host.backend.facts = FACTS
         host.host.ready(host.backend)
-        assert client.get("/v1/models").status_code in (200, 503)
-        assert client.get("/health").status_code == 200
+        assert soon(lambda: client.get("/health").status_code == 200)
+        assert client.get("/v1/models").get_json()["data"][0]["id"] == "fake"
 
 
 # -- metrics ------------------------------------------------------------------------------

@@ -6,9 +6,12 @@ import json
 import random
 from typing import Any
 
+import pytest
 from flask.testing import FlaskClient
 
+from mlxcel import LLM
 from tests.web.support import HELLO, post
+from webapp import WebConfig, create_app
 
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {
@@ -29,8 +32,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "/detokenize": {"tokens": [5, 6, 7]},
 }  # fmt: skip
 ODD: list[Any] = [
-    None, True, False, 0, -1, 1, 2, 1.5, -0.0, 2**31, 2**63, 2**64, 10**40, 1e300, "", "x", "é\u0000",
-    "\U0001f600", "on", "off", "text", [], [[]], [None], {}, {"a": {}}, {"role": "user"},
+    None, True, False, 0, -1, 1, 2, 1.5, -0.0, 2**31, 2**63, 2**64, 10**40, 1e300, "", "x",
+    "é\u0000", "\U0001f600", "on", "off", "text", [], [[]], [None], {}, {"a": {}}, {"role": "user"},
     {"type": "text"}, [1, 2, 3], ["a", "b"], "x" * 5000, [[5], [6]], {"5": -100}, {"function": {}},
 ]  # fmt: skip
 
@@ -65,6 +68,11 @@ def bent(body: dict[str, Any], rng: random.Random) -> dict[str, Any]:
                 node[where[-1]] = rng.choice(ODD)
     made: dict[str, Any] = copy
     return made
+
+
+@pytest.fixture
+def tiny(tiny_llm: LLM) -> FlaskClient:
+    return create_app(WebConfig(default_tokens=4), engine=tiny_llm).test_client()
 
 
 def test_bent_bodies(tiny: FlaskClient) -> None:
