@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -107,8 +108,13 @@ def gone(environ: Mapping[str, Any]) -> bool:
     if not isinstance(sock, socket.socket):
         return False
     try:
+        # A socket with a timeout would wait in recv whatever the flags say.
+        poller = select.poll()
+        poller.register(sock, select.POLLIN)
+        if not poller.poll(0):
+            return False
         return sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
-    except (BlockingIOError, ValueError):  # nothing to read; or TLS, which takes no flags
-        return False
+    except (BlockingIOError, ValueError):  # nothing to read after all; or TLS takes no flags
+        return sock.fileno() < 0
     except OSError:
         return True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import reprlib
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 from flask import request
@@ -13,6 +15,10 @@ from webapp.errors import ApiError
 __all__ = ["Extensions", "Ignored", "OneOrMore", "Sampling", "StreamOptions", "Strict", "parse"]
 
 M = TypeVar("M", bound=BaseModel)
+
+SHOWN = reprlib.Repr()
+"""Shows values in messages, however large they are."""
+SHOWN.maxstring = SHOWN.maxlong = SHOWN.maxother = 60
 
 
 class Strict(BaseModel):
@@ -173,9 +179,8 @@ def _first(error: ValidationError) -> ApiError:
     found = error.errors(include_url=False, include_context=False)[0]
     where = [str(part) for part in found["loc"] if not str(part).startswith("as_")]
     param = ".".join(where)[:200]
-    value = repr(found["input"])
-    shown = value if len(value) <= 80 else f"{value[:77]}..."
     said = found["msg"].removeprefix("Value error, ")
+    said = re.sub(r"valid dictionary( or instance of \w+)?", "JSON object", said)
     match found["type"]:
         case "extra_forbidden":
             message = f"{param} is no field that is supported here: /openapi.json lists them"
@@ -184,5 +189,5 @@ def _first(error: ValidationError) -> ApiError:
         case "value_error":
             message = said
         case _:
-            message = f"{param}: {said[0].lower()}{said[1:]}, got {shown}"
+            message = f"{param}: {said[0].lower()}{said[1:]}, got {SHOWN.repr(found['input'])}"
     return ApiError(400, message, param=param or None)

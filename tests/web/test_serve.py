@@ -73,7 +73,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny")
+    return write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny", tools=True)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +110,17 @@ def test_openais_client(client: openai.OpenAI) -> None:
     assert off.choices[0].message.content == text
     old = client.completions.create(model="tiny", prompt="hello", max_tokens=5, logprobs=1)
     assert old.choices[0].logprobs
+
+
+def test_tools_reach_the_template_and_the_prompt(client: openai.OpenAI) -> None:
+    tools: list[Any] = [{"type": "function", "function": {"name": "hello"}}]
+    plain = client.chat.completions.create(**ASK)
+    offered = client.chat.completions.create(**ASK, tools=tools)
+    must = client.chat.completions.create(**ASK, tools=tools, tool_choice="required")
+    read = [each.usage.prompt_tokens for each in (plain, offered, must) if each.usage]
+    assert read[0] < read[1] < read[2]
+    # Random weights call nothing: what was begun for the model stays text.
+    assert (must.choices[0].message.content or "").startswith("<tool_call>")
 
 
 def test_openais_client_sees_errors(client: openai.OpenAI, server: Server) -> None:
