@@ -21,7 +21,10 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|turn|>{% endif %}"
 )
 # What mlx-lm knows the form of calls by stands in a comment: it reads the text of the template.
-TOOLS = "{# <tool_call> tool_call.name #}{% for t in tools or [] %}{{ t.function.name }}\n{% endfor %}"
+TOOLS = (
+    "{# <tool_call> tool_call.name #}"
+    "{% for t in tools or [] %}{{ t.function.name }}\n{% endfor %}"
+)
 GROUP = 32
 
 
