@@ -10,6 +10,7 @@ from flask import Flask, Response, jsonify, request
 from werkzeug.exceptions import HTTPException
 
 from mlxcel.errors import CapacityError, EngineError, MlxcelError, RequestError
+from webapp.engine import holder
 
 __all__ = ["ApiError", "described", "install"]
 
@@ -124,8 +125,6 @@ def install(app: Flask) -> None:
     """Make every failure of an application an answer of the one shape."""
 
     def handle(error: Exception) -> Response:
-        from webapp.engine import holder
-
         draining = isinstance(error, CapacityError) and holder().state() == "draining"
         made = described(error, draining=draining)
         body = made.body()

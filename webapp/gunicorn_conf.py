@@ -18,13 +18,14 @@ worker_class = "gthread"
 preload_app = False
 timeout = 60  # of a worker that does not answer its master; streams may take longer
 graceful_timeout = int(os.environ.get("WEBAPP_GRACE", "30"))
-keepalive = 5
+keepalive = 2  # idle connections hold up the end for so long
 backlog = 1024
 limit_request_field_size = 8190
 accesslog = None
 errorlog = "-"
 loglevel = "warning"
 proc_name = "mlxcel-web"
+control_socket_disable = True  # one in the home folder would be shared by all servers
 
 
 def on_starting(server: Any) -> None:
