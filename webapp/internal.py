@@ -40,36 +40,42 @@ def report(
     Returns
     -------
     dict
-        ``state`` and ``reason`` are those of the width that was asked for last to be listed;
-        without any, ``unavailable`` and why.
+        JSON values. The state is that of the narrowest of the widths; ``policies`` has all.
+        ``unavailable`` where there is none yet: ``reason_code`` and ``reason`` say why.
     """
-    head: dict[str, Any]
-    if policies:
-        shown = policies[0]
-        head = {"state": shown.get("state"), "reason": shown.get("reason"), "run": shown.get("run")}
-        head["decline_detail"] = shown.get("veto")
-    else:
-        head = {"state": "unavailable", "reason": _why_none(facts, counts), "run": None}
-        head["decline_detail"] = None
-    drafts = counts.get("draft_tokens", 0)
-    return head | {
+    shown: Mapping[str, Any] = policies[0] if policies else {}
+    code, reason = (None, shown.get("reason")) if policies else _why_none(facts, counts)
+    drafts, accepted = counts.get("draft_tokens", 0), counts.get("accepted_tokens", 0)
+    return {
         "schema_version": SCHEMA_VERSION,
-        "model": facts["model"],
-        "drafter": facts["drafter"],
-        "max_width": facts.get("max_width"),
+        "state": shown.get("state", "unavailable"),
+        "reason": reason,
+        "reason_code": code,
+        "decline_detail": shown.get("veto"),
+        "verdict": shown.get("zone"),
+        "mtp_enabled": shown.get("run"),
+        "target": shown.get("target", facts["model"]),
+        "drafter": shown.get("drafter", facts["drafter"]),
+        "hardware": shown.get("host"),
+        "block_size": shown.get("width"),
+        "samples": shown.get("samples"),
+        "samples_required": shown.get("samples_required"),
+        "samples_remaining": shown.get("samples_remaining"),
+        "acceptance_rate": round(accepted / drafts, 4) if drafts else None,
+        "draft_tokens": drafts,
+        "accepted_tokens": accepted,
         "policies": [dict(each) for each in policies],
         "decisions": list(counts.get("decisions", ())),
-        "drafts": counts.get("drafts", 0),
-        "draft_tokens": drafts,
-        "accepted_tokens": counts.get("accepted_tokens", 0),
-        "acceptance": round(counts.get("accepted_tokens", 0) / drafts, 4) if drafts else None,
         "load_widths": counts.get("load_widths"),
     }
 
 
-def _why_none(facts: Mapping[str, Any], counts: Mapping[str, Any]) -> str:
+def _why_none(facts: Mapping[str, Any], counts: Mapping[str, Any]) -> tuple[str, str]:
     if counts.get("drafter", facts["drafter"]) in (None, "none"):
-        return "no drafter is loaded"
+        return "no_mtp_dispatch", "no drafter is loaded"
     if not counts.get("decisions"):
-        return "no request has ended yet"
-    return "no request that may speculate alone has come yet, or MLXCEL_MTP_ADAPTIVE is off"
+        return "worker_not_ready", "no request has ended yet"
+    return (
+        "adaptive_disabled",
+        "no request that may speculate has come yet, or MLXCEL_MTP_ADAPTIVE is off",
+    )

@@ -141,14 +141,15 @@ def test_policy(tiny: FlaskClient, fake: FlaskClient) -> None:
     post(tiny, CHAT, {"messages": HELLO, "max_tokens": 20, "draft_width": 4})
     got = tiny.get("/v1/internal/mtp-policy").get_json()
     assert got["schema_version"] == 1
-    assert got["model"] == "tiny"
     assert got["state"] == "forced"
+    assert got["mtp_enabled"] is True
+    assert got["block_size"] == got["policies"][0]["width"]
     assert got["reason"]
     assert got["policies"]
     assert sum(each["count"] for each in got["decisions"]) > 0
     none = fake.get("/v1/internal/mtp-policy").get_json()
     assert (none["state"], none["policies"]) == ("unavailable", [])
-    assert none["reason"] == "no request has ended yet"
+    assert (none["reason_code"], none["drafter"]) == ("worker_not_ready", "lookup")
 
 
 # -- description --------------------------------------------------------------------------

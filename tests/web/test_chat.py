@@ -84,8 +84,8 @@ def test_tokens_on_request(tiny: FlaskClient) -> None:
     whole = post(tiny, PATH, ask)["choices"][0]
     # An answer that ends within a character has a last one that came with no token.
     joined = "".join(each["text"] for each in whole["tokens"])
+    assert joined
     assert joined.rstrip("\ufffd") == whole["message"]["content"].rstrip("\ufffd")
-    assert len(whole["tokens"]) == 40
     assert {type(each["drafted"]) for each in whole["tokens"]} == {bool}
     found = [t for each in choices(streamed(tiny, PATH, ask)) for t in each.get("tokens", [])]
     assert found == whole["tokens"]
