@@ -58,7 +58,7 @@ class WebConfig:
     max_prompt_tokens: int = _option(131072, "Tokens of a prompt at most.", 1, 2**31 - 1)
     max_choices: int = _option(8, "Answers of one request at most (prompts times n).", 1, 64)
     max_running: int = _option(
-        60, "Requests that generate at once in this worker; more get 429. Keep it below the number "
+        120, "Requests that generate at once in this worker; more get 429. Keep it below the number "
         "of threads, so that `/health` is always answered.", 1, 4096)  # fmt: skip
     default_tokens: int = _option(1024, "`max_tokens` of chats that name none.", 1, 2**31 - 1)
     request_timeout: float = _option(600.0, "Seconds for an answer at most.", 0.1, 604800.0)

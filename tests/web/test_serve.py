@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +166,35 @@ def test_a_client_that_leaves_ends_its_request(server: Server, stream: bool) -> 
         sock.sendall((head + body).encode())
         assert soon(lambda: not server.idle())
     assert soon(server.idle, 3.0)
+
+
+def asks(server: Server, at: int) -> int:
+    """Ask for a stream; every fifth client leaves after its first bytes."""
+    body = json.dumps(
+        {"prompt": f"hello {at}", "max_tokens": 30, "ignore_eos": True, "stream": True}
+    ).encode()
+    host, _, port = server.address.removeprefix("http://").partition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=30)
+    headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+    try:
+        connection.request("POST", "/v1/completions", body, headers)
+        response = connection.getresponse()
+        text = response.read(20 if at % 5 == 0 else None)
+        whole = text.endswith(b"data: [DONE]\n\n")
+        assert response.status != 200 or at % 5 == 0 or whole, text
+        return response.status
+    finally:
+        connection.close()
+
+
+def test_many_clients_of_whom_some_leave(server: Server) -> None:
+    with ThreadPoolExecutor(64) as pool:
+        statuses = list(pool.map(lambda at: asks(server, at), range(160)))
+    assert set(statuses) <= {200, 429}
+    assert statuses.count(200) > 60
+    assert soon(server.idle, 5.0)
+    assert asks(server, 1) == 200
+    assert "Traceback" not in server.err.read_text()
 
 
 def test_a_dead_engine_is_503_until_it_is_back(server: Server) -> None:
