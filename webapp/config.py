@@ -16,6 +16,8 @@ from mlxcel.errors import ConfigError
 __all__ = ["PREFIX", "WebConfig"]
 
 PREFIX = "WEBAPP_"
+KEPT_THREADS = 8
+"""Threads that never generate, so that health and metrics are answered under load."""
 
 
 def _option(default: Any, help: str, low: float | None = None, high: float = 0.0) -> Any:
@@ -58,8 +60,8 @@ class WebConfig:
     max_prompt_tokens: int = _option(131072, "Tokens of a prompt at most.", 1, 2**31 - 1)
     max_choices: int = _option(8, "Answers of one request at most (prompts times n).", 1, 64)
     max_running: int = _option(
-        120, "Requests that generate at once in this worker; more get 429. Keep it below the number "
-        "of threads, so that `/health` is always answered.", 1, 4096)  # fmt: skip
+        120, "Requests that generate at once in this worker; more get 429. Less than there are "
+        "threads, so that `/health` is always answered.", 1, 4096)  # fmt: skip
     default_tokens: int = _option(1024, "`max_tokens` of chats that name none.", 1, 2**31 - 1)
     request_timeout: float = _option(600.0, "Seconds for an answer at most.", 0.1, 604800.0)
     keep_alive: float = _option(10.0, "Seconds of silence before a comment.", 0.05, 3600.0)
@@ -91,6 +93,8 @@ class WebConfig:
                 near = difflib.get_close_matches(name, [*known, *extra], n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise ConfigError(f"there is no variable {name}{hint}", param=name)
+        if (threads := environ.get(PREFIX + "THREADS", "")).isdecimal():
+            values.setdefault("max_running", max(int(threads) - KEPT_THREADS, 1))
         if path := environ.get(PREFIX + "API_KEYS_FILE"):
             values["api_keys"] = (*values.get("api_keys", ()), *read_keys(path))
         return cls(**(values | overrides))

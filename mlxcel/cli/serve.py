@@ -83,8 +83,8 @@ class Announcer:
               help="0 takes a free one.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True,
               help="Processes that speak HTTP; they share one engine.")  # fmt: skip
-@click.option("--threads", type=click.IntRange(8, 1024), default=128, show_default=True,
-              help="Connections that each serves at once; 4 are kept for questions.")  # fmt: skip
+@click.option("--threads", type=click.IntRange(9, 1024), default=128, show_default=True,
+              help="Connections that each serves at once; 8 are kept for questions.")  # fmt: skip
 @click.option("--socket", metavar="PATH", help="The engine's socket (default: mlxcel.sock in "
               "$XDG_RUNTIME_DIR, else in the cache folder).")  # fmt: skip
 @click.option("--api-key-file", type=click.Path(dir_okay=False, exists=True),

@@ -17,9 +17,6 @@ from mlxcel.remote.supervisor import Supervisor, describe_exit
 
 __all__ = ["Web", "WebOptions", "run_both"]
 
-KEPT_THREADS = 4
-"""Threads that never generate, so that health and metrics are answered under load."""
-
 LATE_SECONDS = 10.0
 """What gunicorn may take longer than its grace before it is killed."""
 
@@ -81,8 +78,6 @@ class Web:
             "WEBAPP_GRACE": str(max(round(options.grace), 1)),
             "WEBAPP_LIFELINE": str(lifeline),
         }
-        if "WEBAPP_MAX_RUNNING" not in environ:
-            told["WEBAPP_MAX_RUNNING"] = str(options.threads - KEPT_THREADS)
         if options.api_key_file:
             told["WEBAPP_API_KEYS_FILE"] = options.api_key_file
         if options.cors:

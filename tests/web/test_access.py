@@ -224,6 +224,9 @@ def test_configuration_from_variables() -> None:
     assert config.cors_origins == ("https://a.example", "https://b.example")
     assert (config.socket, config.max_tokens, config.keep_alive) == ("/x", 5, 0.5)
     assert WebConfig.from_env({}) == WebConfig()
+    assert WebConfig.from_env({"WEBAPP_THREADS": "40"}).max_running == 32
+    environ = {"WEBAPP_THREADS": "40", "WEBAPP_MAX_RUNNING": "3"}
+    assert WebConfig.from_env(environ).max_running == 3
 
 
 @pytest.mark.parametrize(
