@@ -140,6 +140,10 @@ def _whole_body() -> Any:
             "set the header Content-Type",
         )
     raw = request.get_data()
+    limit = request.max_content_length
+    # Without a Content-Length a body is cut off at the limit, silently.
+    if limit is not None and request.content_length is None and len(raw) >= limit:
+        raise ApiError(413, f"the body is larger than the limit of {limit} bytes: send less")
     if not raw:
         raise ApiError(400, "the body is empty: send a JSON object")
     try:
