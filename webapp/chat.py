@@ -154,14 +154,14 @@ class Answer:
         }
 
     def _choice(self, index: int, tokens: list[Any]) -> dict[str, Any]:
-        done, texts, calls = self._done[index], [], []
-        for part in self._turn.parts(self._splitters[index], done.text, ended=True):
-            (texts if isinstance(part, str) else calls).append(part)
-        content: str | None = "".join(map(str, texts))
+        done = self._done[index]
+        parts = list(self._turn.parts(self._splitters[index], done.text, ended=True))
+        calls = [part for part in parts if isinstance(part, Call)]
+        content = "".join(part for part in parts if isinstance(part, str))
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if calls:
-            message["tool_calls"] = [tool_call(call) for call in calls if isinstance(call, Call)]
-            message["content"] = content if content and content.strip() else None
+            message["tool_calls"] = [tool_call(call) for call in calls]
+            message["content"] = content if content.strip() else None
         choice = {
             "index": index,
             "message": message,

@@ -72,8 +72,10 @@ class Answer:
 
     def opening(self) -> str:
         """The first event."""
-        used = {"input_tokens": len(self._turn.prompt_ids), "output_tokens": 0}
-        empty = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": used}
+        counts = {"input_tokens": len(self._turn.prompt_ids), "output_tokens": 0}
+        empty: dict[str, Any] = {
+            "content": [], "stop_reason": None, "stop_sequence": None, "usage": counts,
+        }  # fmt: skip
         return event("message_start", {"type": "message_start", "message": self._head | empty})
 
     def write(self, index: int, chunk: Chunk) -> Iterator[str]:

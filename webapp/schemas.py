@@ -100,8 +100,8 @@ class Sampling(Extensions):
 
     def params(self) -> dict[str, Any]:
         """Arguments of `Front.stream` about sampling, but for seed and budget."""
-        names = ("top_p", "top_k", "min_p", "repetition_penalty")
-        names += ("presence_penalty", "frequency_penalty")
+        names = ["top_p", "top_k", "min_p", "repetition_penalty"]
+        names += ["presence_penalty", "frequency_penalty"]
         given = {name: getattr(self, name) for name in names}
         found = {name: value for name, value in given.items() if value is not None}
         found["temperature"] = 1.0 if self.temperature is None else self.temperature
@@ -152,7 +152,7 @@ def _whole_body() -> Any:
         if "\\u" in text:  # the one way to half a surrogate pair, which no tokenizer takes
             json.dumps(data, ensure_ascii=False).encode("utf-8")
     except UnicodeError as error:
-        raise ApiError(400, f"the body is no UTF-8: {error.reason}") from error
+        raise ApiError(400, f"the body is no UTF-8: {str(error)[-100:]}") from error
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is no JSON: {str(error)[:200]}") from error
     if not isinstance(data, dict):

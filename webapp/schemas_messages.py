@@ -186,7 +186,9 @@ class MessagesRequest(Extensions):
     def params(self) -> dict[str, Any]:
         """Arguments of `Front.stream` about sampling."""
         given = {"top_p": self.top_p, "top_k": self.top_k, "seed": self.seed}
-        found = {name: value for name, value in given.items() if value is not None}
+        found: dict[str, Any] = {
+            name: value for name, value in given.items() if value is not None
+        }
         found["temperature"] = 1.0 if self.temperature is None else self.temperature
         found["stop"] = tuple(self.stop_sequences or ())
         return found | {"max_tokens": self.max_tokens}

@@ -55,7 +55,9 @@ def bent(body: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     """A copy with one to three odd values, missing ones or strangers."""
     copy = json.loads(json.dumps(body))
     for _ in range(rng.randint(1, 3)):
-        where = rng.choice(places(copy) or [("x",)])
+        if not copy:
+            break
+        where = rng.choice(places(copy))
         node = copy
         for key in where[:-1]:
             node = node[key]
@@ -93,7 +95,7 @@ def test_bent_bodies(tiny: FlaskClient) -> None:
 
 def test_bent_bytes(tiny: FlaskClient) -> None:
     rng = random.Random(7)
-    for _ in range(100):
+    for _ in range(300):
         path = rng.choice(list(BODIES))
         raw = bytearray(json.dumps(BODIES[path]).encode())
         for _ in range(rng.randint(1, 4)):
