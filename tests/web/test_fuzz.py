@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -61,13 +62,14 @@ def bent(body: dict[str, Any], rng: random.Random) -> dict[str, Any]:
         node = copy
         for key in where[:-1]:
             node = node[key]
+        odd = deepcopy(rng.choice(ODD))
         match rng.randrange(4):
             case 0:
                 del node[where[-1]]
             case 1 if isinstance(node, dict):
-                node[rng.choice(["x", "n", "stop", "type", "echo"])] = rng.choice(ODD)
+                node[rng.choice(["x", "n", "stop", "type", "echo"])] = odd
             case _:
-                node[where[-1]] = rng.choice(ODD)
+                node[where[-1]] = odd
     made: dict[str, Any] = copy
     return made
 
