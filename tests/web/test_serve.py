@@ -227,6 +227,33 @@ def test_sigterm_lets_a_stream_end(folder: Path, tmp_path: Path) -> None:
         server.process.wait(10)
 
 
+def test_nothing_outlives_a_server_that_was_killed(folder: Path, tmp_path: Path) -> None:
+    server = Server(folder, tmp_path)
+    with mlxcel.EngineClient(server.socket) as engine:
+        pid = engine.status()["pid"]
+    server.process.kill()
+    server.process.wait(10)
+    host, _, port = server.address.removeprefix("http://").partition(":")
+
+    def gone() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex((host, int(port))) != 0
+
+    assert soon(gone, 10)
+    assert soon(lambda: not alive(pid), 10)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits for its parent does not."""
+    try:
+        os.kill(pid, 0)
+        return "Z" not in subprocess.run(
+            ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True
+        ).stdout
+    except ProcessLookupError:
+        return False
+
+
 def test_what_cannot_be_served_is_said_at_once(folder: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
