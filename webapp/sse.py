@@ -13,10 +13,12 @@ __all__ = ["COMMENT", "DONE", "event", "frame", "stream_response"]
 COMMENT = ": keep-alive\n\n"
 DONE = "data: [DONE]\n\n"
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
 
 def frame(data: Any) -> str:
     """One event without a name."""
-    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    return f"data: {_encode(data)}\n\n"
 
 
 def event(name: str, data: Any) -> str:
