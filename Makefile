@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BACKEND ?= cpu
 WORKERS ?= 2
-EXTRAS ?= $(BACKEND),demo,bench
+EXTRAS ?= $(BACKEND),demo,bench,web
 
 BIN := $(VENV)/bin
 REQUIREMENTS := $(VENV)/.stamp-requirements

@@ -7,16 +7,17 @@ same for a model in this process (`LLM`) and in another one (`EngineClient`). No
 from __future__ import annotations
 
 import queue
-import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mlxcel.errors import CapacityError, EngineError, RequestError
-from mlxcel.prompts import Prompt, encode_prompt, plain_prompt
+from mlxcel.prompts import Prompt, encode_prompt, parse_tool_call, plain_prompt, token_texts
+from mlxcel.streams import Pieces, Stream
 from mlxcel.types import Chunk, Completion, Request, SamplingParams, Speculation
 
 __all__ = [
@@ -24,10 +25,13 @@ __all__ = [
     "Asked",
     "Front",
     "Prompt",
+    "Stream",
     "Ticket",
     "default_drafter",
     "encode_prompt",
+    "parse_tool_call",
     "plain_prompt",
+    "token_texts",
 ]
 
 AUTO = "auto"
@@ -52,7 +56,7 @@ class Ticket:
     """
 
     def __init__(self) -> None:
-        self.chunks: queue.SimpleQueue[Chunk | BaseException] = queue.SimpleQueue()
+        self.chunks: Pieces = queue.SimpleQueue()
         self.request_id: Future[int] = Future()
         self.withdrawn = False  # cancelled, perhaps before the engine saw it
 
@@ -148,12 +152,24 @@ class Front(ABC):
 
     @property
     @abstractmethod
+    def facts(self) -> Mapping[str, Any]:
+        """Names and abilities of the model; see `mlxcel.engine.facts.facts_of`."""
+
+    @property
     def has_chat_template(self) -> bool:
         """Whether the model takes chat messages."""
+        return bool(self.facts["has_chat_template"])
 
     @abstractmethod
-    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+    def encode(self, prompt: Prompt, *, tools: Sequence[Any] = ()) -> tuple[int, ...]:
         """Turn a prompt into token ids; chat messages go through the chat template.
+
+        Parameters
+        ----------
+        prompt : Prompt
+            What to encode.
+        tools : sequence of dict
+            Descriptions of functions for the chat template, in OpenAI's form.
 
         Raises
         ------
@@ -164,6 +180,25 @@ class Front(ABC):
     @abstractmethod
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids."""
+
+    @abstractmethod
+    def token_texts(self, token_ids: Sequence[int]) -> list[str]:
+        """Text of each token by itself; half a character is U+FFFD."""
+
+    @abstractmethod
+    def parse_tool_call(self, text: str, tools: Sequence[Any]) -> list[dict[str, Any]]:
+        """Calls in a text that the model wrote between its marks of a tool call.
+
+        Returns
+        -------
+        list of dict
+            ``name`` (str) and ``arguments`` (dict) of each.
+
+        Raises
+        ------
+        RequestError
+            It is no call, or only a part of one; or the model has no form for calls.
+        """
 
     @abstractmethod
     def mtp_policy(self) -> list[dict[str, Any]]:
@@ -281,37 +316,21 @@ class Front(ABC):
         *,
         speculation: Speculation = "auto",
         width: int | None = None,
+        pieces: bool = True,
         **params: Any,
-    ) -> Iterator[Chunk]:
+    ) -> Stream:
         """Generate an answer piece by piece; the last chunk carries the completion.
 
-        Closing the iterator cancels the request. See `generate` for the parameters.
+        Closing the stream cancels the request. See `generate` for the parameters; without
+        ``pieces`` an engine in another process sends the last chunk alone.
         """
-        ticket = self._submit(_asked(prompt, speculation, width, params, stream=True))
-        chunks = self._chunks(ticket)
-        # A generator that was never begun runs no `finally` of its own.
-        weakref.finalize(chunks, self._cancel, ticket).atexit = False
-        return chunks
+        return self._chunks(self._submit(_asked(prompt, speculation, width, params, stream=pieces)))
 
-    def _chunks(self, ticket: Ticket) -> Iterator[Chunk]:
-        finished = False
-        try:
-            while not finished:
-                item = ticket.chunks.get()
-                if isinstance(item, BaseException):
-                    finished = True
-                    raise item
-                finished = item.completion is not None
-                yield item
-        finally:
-            if not finished:
-                self._cancel(ticket)
+    def _chunks(self, ticket: Ticket) -> Stream:
+        return Stream(ticket.chunks, partial(self._cancel, ticket))
 
     def _finished(self, ticket: Ticket) -> Completion:
-        for chunk in self._chunks(ticket):
-            if chunk.completion is not None:
-                return chunk.completion
-        raise EngineError("the engine ended a request without a completion")
+        return self._chunks(ticket).completion()
 
 
 def _checked(completion: Completion) -> Completion:

@@ -8,9 +8,20 @@ from typing import Any, TypeVar
 
 from mlxcel.config import Settings
 from mlxcel.engine.engine import Engine
+from mlxcel.engine.facts import facts_of
 from mlxcel.engine.prepare import build_engine, mtp_policy
 from mlxcel.engine.worker import EngineThread
-from mlxcel.front import AUTO, Asked, Front, Prompt, Ticket, default_drafter, encode_prompt
+from mlxcel.front import (
+    AUTO,
+    Asked,
+    Front,
+    Prompt,
+    Ticket,
+    default_drafter,
+    encode_prompt,
+    parse_tool_call,
+    token_texts,
+)
 
 __all__ = ["AUTO", "LLM", "Prompt", "default_drafter", "load"]
 
@@ -70,6 +81,7 @@ class LLM(Front):
     def __init__(self, build: Callable[[], Engine]) -> None:
         self._thread = EngineThread(build)
         self._tokenizer = self._thread.call(lambda engine: engine.model.tokenizer)
+        self._facts = self._thread.call(facts_of)
 
     @property
     def tokenizer(self) -> Any:
@@ -77,9 +89,9 @@ class LLM(Front):
         return self._tokenizer
 
     @property
-    def has_chat_template(self) -> bool:
-        """Whether the model takes chat messages."""
-        return bool(self._tokenizer.has_chat_template)
+    def facts(self) -> dict[str, Any]:
+        """Names and abilities of the model; see `mlxcel.engine.facts.facts_of`."""
+        return self._facts
 
     def close(self) -> None:
         """Stop the engine and free its memory; unfinished requests end with an error."""
@@ -122,13 +134,21 @@ class LLM(Front):
 
         return self.call(read)
 
-    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+    def encode(self, prompt: Prompt, *, tools: Sequence[Any] = ()) -> tuple[int, ...]:
         """Turn a prompt into token ids; see `Front.encode`."""
-        return encode_prompt(self._tokenizer, prompt)
+        return encode_prompt(self._tokenizer, prompt, tools)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids."""
         return str(self._tokenizer.decode(list(token_ids)))
+
+    def token_texts(self, token_ids: Sequence[int]) -> list[str]:
+        """Text of each token by itself; see `Front.token_texts`."""
+        return token_texts(self._tokenizer, token_ids)
+
+    def parse_tool_call(self, text: str, tools: Sequence[Any]) -> list[dict[str, Any]]:
+        """Calls in a text of the model; see `Front.parse_tool_call`."""
+        return parse_tool_call(self._tokenizer, text, tools)
 
     def _submit(self, asked: Asked) -> Ticket:
         return self._thread.submit(asked.request(self.encode(asked.prompt)))

@@ -7,7 +7,7 @@ from typing import Any
 
 from mlxcel.errors import RequestError
 
-__all__ = ["Prompt", "encode_prompt", "plain_prompt"]
+__all__ = ["Prompt", "encode_prompt", "parse_tool_call", "plain_prompt", "token_texts"]
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """Text, token ids, or chat messages (``{"role": ..., "content": ...}``)."""
@@ -34,7 +34,7 @@ def plain_prompt(prompt: Prompt) -> str | list[int] | list[dict[str, Any]]:
     return [dict(item) for item in items]
 
 
-def encode_prompt(tokenizer: Any, prompt: Prompt) -> tuple[int, ...]:
+def encode_prompt(tokenizer: Any, prompt: Prompt, tools: Sequence[Any] = ()) -> tuple[int, ...]:
     """Token ids of a prompt; chat messages go through the chat template.
 
     Parameters
@@ -43,6 +43,8 @@ def encode_prompt(tokenizer: Any, prompt: Prompt) -> tuple[int, ...]:
         mlx-lm's.
     prompt : Prompt
         What to encode.
+    tools : sequence of dict
+        Descriptions of functions for the chat template.
 
     Raises
     ------
@@ -56,8 +58,52 @@ def encode_prompt(tokenizer: Any, prompt: Prompt) -> tuple[int, ...]:
         return tuple(plain)  # type: ignore[arg-type]
     if not tokenizer.has_chat_template:
         raise RequestError("the model has no chat template: give text", param="messages")
+    options: dict[str, Any] = {"tools": list(tools)} if tools else {}
     try:
-        return tuple(tokenizer.apply_chat_template(plain, add_generation_prompt=True))
+        return tuple(tokenizer.apply_chat_template(plain, add_generation_prompt=True, **options))
     except Exception as error:  # templates raise what they like
         message = f"the chat template refuses the messages: {error}"
         raise RequestError(message, param="messages") from error
+
+
+def token_texts(tokenizer: Any, token_ids: Sequence[int]) -> list[str]:
+    """Text of each token by itself; half a character is U+FFFD."""
+    return [str(tokenizer.decode([token])) for token in token_ids]
+
+
+def parse_tool_call(tokenizer: Any, text: str, tools: Sequence[Any]) -> list[dict[str, Any]]:
+    """Calls in a text that the model wrote between its marks of a tool call.
+
+    Parameters
+    ----------
+    tokenizer : TokenizerWrapper
+        mlx-lm's, which knows the model's form of calls.
+    text : str
+        Without the marks.
+    tools : sequence of dict
+        What the request offered.
+
+    Returns
+    -------
+    list of dict
+        ``name`` (str) and ``arguments`` (dict) of each.
+
+    Raises
+    ------
+    RequestError
+        It is no call, or only a part of one; or the model has no form for calls.
+    """
+    if not getattr(tokenizer, "has_tool_calling", False):
+        raise RequestError("the model has no known form for tool calls", param="tools")
+    try:
+        parsed = tokenizer.tool_parser(text, list(tools))
+    except Exception as error:  # parsers raise what they like
+        raise RequestError(f"no tool call: {error}", param="tools") from error
+    found = []
+    for call in parsed if isinstance(parsed, list) else [parsed]:
+        name = call.get("name") if isinstance(call, Mapping) else None
+        arguments = call.get("arguments", {}) if isinstance(call, Mapping) else None
+        if not isinstance(name, str) or not isinstance(arguments, Mapping):
+            raise RequestError(f"no tool call: {call!r:.200}", param="tools")
+        found.append({"name": name, "arguments": dict(arguments)})
+    return found

@@ -46,8 +46,7 @@ class Display:
                 self._progress = self._stack.enter_context(bar())
             self._progress(state["label"], state["done"], state["total"])
             return
-        self._stack.close()
-        self._progress = None
+        self.close()
         if state["state"] == "ready":
             click.echo(f"ready: {state['model']}, drafter {state['drafter']}, at {self._path}")
             click.echo(f"try: mlxcel generate --socket {shlex.quote(self._path)} -p 'Hello'")
@@ -57,8 +56,14 @@ class Display:
             again = f"it starts again in {state['pause']:.1f} s"
             click.echo(f"mlxcel: {state['reason']}; {again}", err=True)
 
+    def close(self) -> None:
+        """Take the progress bar away."""
+        self._stack.close()
+        self._progress = None
 
-def _socket_path(given: str | None, settings: Settings) -> str:
+
+def socket_path(given: str | None, settings: Settings) -> str:
+    """Where the engine listens."""
     return given or str(default_socket(os.environ, settings))
 
 
@@ -101,7 +106,7 @@ def engine(
         drain_seconds=drain_seconds,
         log_level=logging.getLogger("mlxcel").level,
     )
-    with Listener(_socket_path(socket, settings)) as listener:
+    with Listener(socket_path(socket, settings)) as listener:
         show = Display(str(listener.path))
         Supervisor(spec, listener, restart=not no_restart, on_state=show).run()
 
@@ -111,7 +116,7 @@ def engine(
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(socket: str | None, as_json: bool) -> None:
     """Show how a running engine is, and what it measures about itself."""
-    path = _socket_path(socket, Settings.from_env(os.environ))
+    path = socket_path(socket, Settings.from_env(os.environ))
     with EngineClient(path, timeout=STATUS_SECONDS, ready=False) as client:
         found = client.status()
         metrics = client.metrics() if found["state"] in ("ready", "draining") else {}

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mlxcel.engine.engine import Engine
+from mlxcel.engine.facts import facts_of
 from mlxcel.engine.prepare import build_engine, mtp_policy
 from mlxcel.engine.worker import EngineThread, Watcher
 from mlxcel.errors import RequestError
-from mlxcel.front import Asked, Ticket, encode_prompt
+from mlxcel.front import Asked, Ticket, encode_prompt, parse_tool_call, token_texts
 from mlxcel.remote.spec import EngineSpec
 
 __all__ = ["EngineBackend"]
@@ -40,11 +41,7 @@ class EngineBackend:
             lambda: build_engine(spec.target, spec.drafter, spec.settings, progress), watcher
         )
         self._tokenizer = self._thread.call(lambda engine: engine.model.tokenizer)
-        self.facts: dict[str, Any] = {
-            "model": self._thread.call(lambda engine: engine.model.checkpoint.name),
-            "drafter": spec.drafter,
-            "has_chat_template": bool(self._tokenizer.has_chat_template),
-        }
+        self.facts: dict[str, Any] = self._thread.call(facts_of) | {"drafter": spec.drafter}
 
     @property
     def running(self) -> int:
@@ -68,17 +65,22 @@ class EngineBackend:
             There is no such question, or its argument is bad.
         """
         match name, list(arguments):
-            case "encode", [prompt]:
-                return encode_prompt(self._tokenizer, prompt)
+            case "encode", [prompt, [*tools]]:
+                return encode_prompt(self._tokenizer, prompt, tools)
             case "decode", [[*ids]] if all(type(token) is int for token in ids):
                 return str(self._tokenizer.decode(ids))
+            case "token_texts", [[*ids]] if all(type(token) is int for token in ids):
+                return token_texts(self._tokenizer, ids)
+            case "parse_tool_call", [str(text), [*tools]]:
+                return parse_tool_call(self._tokenizer, text, tools)
             case "mtp_policy", []:
                 return self._thread.call(mtp_policy)
             case "metrics", []:
                 return self._thread.call(Engine.snapshot)
         raise RequestError(
             f"{name!r:.50} with these arguments is no question to the engine: there are encode "
-            "(a prompt), decode (token ids), mtp_policy, metrics and status"
+            "(a prompt, tools), decode and token_texts (token ids), parse_tool_call (a text, "
+            "tools), mtp_policy, metrics and status"
         )
 
     def close(self) -> None:

@@ -70,15 +70,27 @@ class EngineClient(Front):
         self._link: Link | None = None
         self._end: weakref.finalize[[MlxcelError], EngineClient] | None = None
         self._closed = False
+        self._facts: dict[str, Any] | None = None
         if ready:
             self._ready()
         else:
             self._connected(wait)
 
     @property
-    def has_chat_template(self) -> bool:
-        """Whether the model takes chat messages."""
-        return bool(self._ready().state["has_chat_template"])
+    def facts(self) -> dict[str, Any]:
+        """Names and abilities of the model; see `mlxcel.engine.facts.facts_of`.
+
+        Raises
+        ------
+        EngineError
+            The engine drains and does not say them any longer.
+        """
+        state = self._ready().state
+        if state["state"] == "ready":
+            self._facts = state
+        if self._facts is None:
+            raise EngineError(f"the engine at {self._path} is draining: it shuts down")
+        return self._facts
 
     def close(self) -> None:
         """End the connection; running requests are cancelled. Idempotent."""
@@ -87,13 +99,21 @@ class EngineClient(Front):
         if link is not None:
             link.close(EngineError("the client is closed"))
 
-    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+    def encode(self, prompt: Prompt, *, tools: Sequence[Any] = ()) -> tuple[int, ...]:
         """Turn a prompt into token ids; see `Front.encode`."""
-        return tuple(self._ask("encode", plain_prompt(prompt)))
+        return tuple(self._ask("encode", plain_prompt(prompt), list(tools)))
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids."""
         return str(self._ask("decode", list(token_ids)))
+
+    def token_texts(self, token_ids: Sequence[int]) -> list[str]:
+        """Text of each token by itself; see `Front.token_texts`."""
+        return [str(text) for text in self._ask("token_texts", list(token_ids))]
+
+    def parse_tool_call(self, text: str, tools: Sequence[Any]) -> list[dict[str, Any]]:
+        """Calls in a text of the model; see `Front.parse_tool_call`."""
+        return [dict(call) for call in self._ask("parse_tool_call", text, list(tools))]
 
     def mtp_policy(self) -> list[dict[str, Any]]:
         """What the adaptive policy rests on, by block width; see `Front.mtp_policy`."""

@@ -50,7 +50,8 @@ TABLE = {
         "mlx mlx_lm numpy gguf huggingface_hub safetensors tokenizers transformers",
     ),
     "mlxcel.prompts": Row("mlxcel.errors"),
-    "mlxcel.front": Row("mlxcel.errors mlxcel.types mlxcel.prompts"),
+    "mlxcel.streams": Row("mlxcel.errors mlxcel.types"),
+    "mlxcel.front": Row("mlxcel.errors mlxcel.types mlxcel.prompts mlxcel.streams"),
     "mlxcel.remote": Row(f"{BASE} mlxcel.front mlxcel", "msgpack"),
     # The one module there that needs the engine; its process imports it late.
     "mlxcel.remote.backend": Row(f"{BASE} mlxcel.front mlxcel.engine mlxcel.remote"),

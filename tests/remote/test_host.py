@@ -259,7 +259,7 @@ def test_closing_or_dropping_a_stream_cancels_it(up: Hosted) -> None:
 
 def test_questions(up: Hosted) -> None:
     with EngineClient(up.path) as client:
-        assert client.encode("hi") == ("encode", "hi")
+        assert client.encode("hi") == ("encode", "hi", [])
         assert client.has_chat_template is False
         with pytest.raises(RequestError, match="a prompt is text"):
             client.encode(5)  # type: ignore[arg-type]
@@ -404,7 +404,7 @@ def test_a_fork_makes_a_connection_of_its_own(up: Hosted) -> None:
         running = client.stream([1])
         child = os.fork()
         if child == 0:
-            good = client.encode("hi") == ("encode", "hi")
+            good = client.encode("hi") == ("encode", "hi", [])
             del running  # its parent's, which must not notice
             gc.collect()
             client.close()
@@ -413,7 +413,7 @@ def test_a_fork_makes_a_connection_of_its_own(up: Hosted) -> None:
         assert until(lambda: up.status()["clients"] == 2)
         up.deliver(up.ticket(), chunk(0, last=True))
         assert next(running).completion is not None
-        assert client.encode("hi") == ("encode", "hi")
+        assert client.encode("hi") == ("encode", "hi", [])
 
 
 def test_an_answer_that_does_not_come(up: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:

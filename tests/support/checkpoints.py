@@ -20,6 +20,11 @@ TEMPLATE = (
     "{% endif %}<|turn|>{{ m['role'] }}\n{{ m['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}<|turn|>{% endif %}"
 )
+# What mlx-lm knows the form of calls by stands in a comment: it reads the text of the template.
+TOOLS = (
+    "{# <tool_call> tool_call.name #}"
+    "{% for t in tools or [] %}{{ t.function.name }}\n{% endfor %}"
+)
 GROUP = 32
 
 
@@ -41,6 +46,7 @@ def write_tiny_llama(
     permute: bool = False,
     bits: int | None = None,
     template: bool = True,
+    tools: bool = False,
 ) -> Path:
     """Write a random llama of two layers.
 
@@ -59,6 +65,8 @@ def write_tiny_llama(
         Quantize to so many bits, affine, groups of 32.
     template : bool
         Whether there is a chat template.
+    tools : bool
+        Whether it names tools, in a form of calls that mlx-lm knows.
 
     Returns
     -------
@@ -88,11 +96,11 @@ def write_tiny_llama(
     weights = dict(tree_flatten(model.parameters()))
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
     (folder / "config.json").write_text(json.dumps(config))
-    _write_tokenizer(folder, vocab, template)
+    _write_tokenizer(folder, vocab, (TOOLS if tools else "") + TEMPLATE if template else None)
     return folder
 
 
-def _write_tokenizer(folder: Path, vocab: dict[str, int], template: bool) -> None:
+def _write_tokenizer(folder: Path, vocab: dict[str, int], template: str | None) -> None:
     merges = [pair for pair in MERGES if "".join(pair) in vocab]
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -100,6 +108,6 @@ def _write_tokenizer(folder: Path, vocab: dict[str, int], template: bool) -> Non
     tokenizer.add_special_tokens(SPECIAL)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SPECIAL[0]}
-    if template:
-        config["chat_template"] = TEMPLATE
+    if template is not None:
+        config["chat_template"] = template
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
