@@ -125,7 +125,7 @@ def timings_of(
             "draft_rounds": rounds,
             "draft_kind": "mtp",
             "draft_width": width,
-            "draft_widths": [[width, rounds]],
+            "draft_widths": {str(width): rounds},
         }
     return found
 

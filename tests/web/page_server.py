@@ -149,11 +149,12 @@ def events(script: Script, body: dict[str, Any]) -> Iterator[str]:
         if script.ending != "done" and sent >= script.after:
             yield from fault(script.ending)
             return
+    done = {"index": 0, "delta": {}, "finish_reason": "stop", "seed": body["seed"]}
+    yield data({"choices": [done], "usage": None})
     last = {
-        "choices": [{"index": 0, "delta": {}, "tokens": [], "finish_reason": "stop"}],
+        "choices": [],
         "usage": {"prompt_tokens": 21, "completion_tokens": len(tokens)},
         "timings": timings_of(blocks, time.monotonic() - began, width, body["speculation"]),
-        "seed": body["seed"],
     }
     yield data(last)
     yield "data: [DONE]\n\n"

@@ -9,7 +9,7 @@ import { costByWidth, costText, leadingPolicy, measuredStep, presentWidth } from
 import { classicStep, duration, figureTexts, figuresOf } from "./figures.js";
 import { quietText } from "./generate.js";
 import { compare, firstDifference } from "./race.js";
-import { Run, piecesOf } from "./run.js";
+import { Run, taken } from "./run.js";
 import { requestOf } from "./settings.js";
 import { EventParser } from "./sse.js";
 import { decisionText, errorText, healthText, phaseText, policyText, sentence } from "./words.js";
@@ -44,14 +44,29 @@ test("pieces follow the origin of tokens and always join to the content", () => 
     { text: "", drafted: false },
     { text: "c", drafted: false },
   ];
-  assert.deepEqual(piecesOf("abc", tokens), [
-    { text: "ab", origin: "drafted" },
-    { text: "c", origin: "target" },
+  const chunk = (content, with_) => ({ choices: [{ delta: { content }, tokens: with_ }] });
+  const pieces = (...chunks) => {
+    const run = new Run({ label: "x", began: 0 });
+    return chunks.map((each) => run.take(each, 1));
+  };
+  assert.deepEqual(pieces(chunk("abc", tokens)), [
+    [
+      { text: "ab", origin: "drafted" },
+      { text: "c", origin: "target" },
+    ],
   ]);
-  assert.deepEqual(piecesOf("abcd", tokens).at(-1), { text: "d", origin: "unknown" });
+  // Text that is held back for a while keeps the origin of its tokens.
+  assert.deepEqual(pieces(chunk("", tokens), chunk("a", []), chunk("bcd", [])).slice(1), [
+    [{ text: "a", origin: "drafted" }],
+    [
+      { text: "b", origin: "drafted" },
+      { text: "c", origin: "target" },
+      { text: "d", origin: "unknown" },
+    ],
+  ]);
   for (const content of ["", "a", "ab", "abX", "Xab", "abcde", "bc"]) {
-    assert.equal(piecesOf(content, tokens).map((p) => p.text).join(""), content);
-    assert.equal(piecesOf(content, []).map((p) => p.text).join(""), content);
+    assert.equal(pieces(chunk(content, tokens))[0].map((p) => p.text).join(""), content);
+    assert.equal(taken(content, []).map((p) => p.text).join(""), content);
   }
 });
 
@@ -88,6 +103,8 @@ test("figures of the server are taken as they are", () => {
   assert.equal(texts.cost, "1.25 classic steps (s)");
   assert.equal(texts.tokens, "6, 3 drafted");
   assert.equal(texts.widths, "1 (1 round), 4 (1 round)");
+  const named = { ...draftTimings, draft_widths: { 1: 1, 4: 1 } };
+  assert.equal(figureTexts(runOf({ timings: named }), null).widths, texts.widths);
 });
 
 test("without the time of a classic step the round cost is said to be unknown", () => {
@@ -123,6 +140,9 @@ test("figures of nothing are dashes", () => {
 
 test("a seed of 0 is a seed", () => {
   assert.equal(runOf().seed, 0);
+  const run = new Run({ label: "x", began: 0 });
+  run.take({ choices: [{ delta: {}, seed: 5 }] }, 1);
+  assert.equal(run.seed, 5);
   const settings = { prompt: "p", speculation: "on", width: null, temperature: 0, maxTokens: 1, seed: 0 };
   assert.equal(requestOf(settings, "m").seed, 0);
   assert.equal("draft_width" in requestOf(settings, "m"), false);
@@ -168,6 +188,11 @@ test("sentences for labels, and silence for unknown ones", () => {
   assert.equal(decisionText({ run: false, source: "new", reason: "", width: 1 }), "Speculation was off.");
   const off = { run: false, source: "request", reason: "the request turned speculation off" };
   assert.equal(decisionText(off), "The request turned speculation off.");
+  assert.equal(
+    decisionText({ ...off, outcome: "parked" }),
+    "The request turned speculation off. What came of it: parked.",
+  );
+  assert.equal(decisionText({ ...off, outcome: off.reason }), "The request turned speculation off.");
   assert.equal(decisionText(undefined), "");
   assert.equal(policyText({ state: "new" }), "");
   assert.match(policyText({ state: "profiling", run: true, reason: "r", width: 4 }), /still measuring.*r \(width 4\)\.$/);
@@ -182,9 +207,19 @@ test("states and errors in words", () => {
   assert.equal(phaseText(failed), "Broken off after 6 tokens; what arrived is kept.");
   assert.equal(errorText({ message: "busy", status: 429, code: "capacity.queue", retryAfter: "3" }), "Busy. (capacity.queue) Try again in 3 s.");
   assert.equal(errorText({ message: "the connection broke", code: "page.broken" }), "The connection broke. Try again.");
-  assert.deepEqual(healthText({ ok: true, status: "ok", model: "demo" }), { level: "ready", text: "Ready: demo" });
-  assert.equal(healthText({ ok: false, status: "loading", progress: { label: "weights" } }).text, "Loading: weights");
-  assert.equal(healthText({ ok: false, status: "down" }).level, "down");
+  const ready = { level: "ready", text: "Ready: demo", progress: null };
+  assert.deepEqual(healthText({ ok: true, status: "ok", model: "demo" }), ready);
+  for (const loading of [
+    { status: "loading", progress: { label: "weights", done: 1 } },
+    { status: "unavailable", state: "loading", label: "weights", done: 1, error: { message: "x" } },
+  ]) {
+    const { level, text, progress } = healthText({ ok: false, ...loading });
+    assert.deepEqual([level, text, progress.done], ["busy", "Loading: weights", 1]);
+  }
+  const gone = { ok: false, status: "unavailable", state: "failed", error: { message: "no memory" } };
+  assert.deepEqual(healthText(gone), { level: "down", text: "Not ready: no memory", progress: null });
+  assert.equal(healthText({ ok: false, status: "unavailable", state: "draining" }).level, "busy");
+  assert.equal(healthText({ ok: false, status: "down" }).text, "The server is not ready.");
 });
 
 test("a quiet stream is noticed", () => {

@@ -127,10 +127,9 @@ function tokensText(run) {
   return `${run.count}, ${run.drafted} drafted`;
 }
 
+/** Rounds by width: the server writes pairs, or an object with the widths as names. */
 function widthsText(run) {
-  const widths = run.timings?.draft_widths;
-  if (Array.isArray(widths) && widths.length) {
-    return widths.map(([width, rounds]) => `${width} (${counted(rounds, "round")})`).join(", ");
-  }
-  return "–";
+  const widths = run.timings?.draft_widths ?? [];
+  const pairs = Array.isArray(widths) ? widths : Object.entries(widths);
+  return pairs.map(([width, rounds]) => `${width} (${counted(rounds, "round")})`).join(", ") || "–";
 }

@@ -7,6 +7,8 @@
  * counted while they happen: tokens of the target, without the first, which the prompt gives.
  */
 export class Run {
+  #unseen = []; // pieces of tokens whose text has not come yet: the server may hold it back
+
   /**
    * @param {{label: string, width: number|null, began: number}} facts  the width that is known
    *   before the end, and a clock reading in milliseconds
@@ -41,15 +43,19 @@ export class Run {
   take(chunk, now) {
     if (chunk.timings && typeof chunk.timings === "object") this.timings = chunk.timings;
     if (chunk.usage && typeof chunk.usage === "object") this.usage = chunk.usage;
-    if (Number.isFinite(chunk.seed)) this.seed = chunk.seed;
     const choice = chunk.choices?.[0];
+    const seed = chunk.seed ?? choice?.seed;
+    if (Number.isFinite(seed)) this.seed = seed;
     if (!choice) return [];
     if (choice.finish_reason) this.finish = choice.finish_reason;
     const content = typeof choice.delta?.content === "string" ? choice.delta.content : "";
     const tokens = Array.isArray(choice.tokens) ? choice.tokens : [];
     if (content || tokens.length) this.#arrived(now, tokens, content);
     this.text += content;
-    return piecesOf(content, tokens);
+    for (const token of tokens) {
+      if (token.text) add(this.#unseen, token.text, token.drafted ? "drafted" : "target");
+    }
+    return taken(content, this.#unseen);
   }
 
   #arrived(now, tokens, content) {
@@ -90,26 +96,31 @@ export class Run {
 }
 
 /**
- * Cut a text along its tokens. The text is right in any case; where the tokens' texts do not
- * lead to it, as when a stop text cut one or a character was finished late, the origin of what
- * is left over is unknown.
+ * Cut a text along the pieces of its tokens, which are used up. The text is right in any case;
+ * where the pieces do not lead to it, as when a stop text cut one or a character was finished
+ * late, the origin of the rest is unknown.
  *
  * @param {string} content
- * @param {{text?: string, drafted?: boolean}[]} tokens
- * @returns {Piece[]}
+ * @param {Piece[]} pieces
+ * @returns {Piece[]}  that join to the content
  */
-export function piecesOf(content, tokens) {
-  const pieces = [];
+export function taken(content, pieces) {
+  const found = [];
   let at = 0;
-  for (const token of tokens) {
-    const text = (token.text ?? "").slice(0, content.length - at);
-    if (!text) continue;
-    if (!content.startsWith(text, at)) break;
-    add(pieces, text, token.drafted ? "drafted" : "target");
-    at += text.length;
+  while (at < content.length && pieces.length) {
+    const { text, origin } = pieces[0];
+    const part = text.slice(0, content.length - at);
+    if (!content.startsWith(part, at)) {
+      pieces.length = 0;
+      break;
+    }
+    add(found, part, origin);
+    at += part.length;
+    if (part.length < text.length) pieces[0] = { text: text.slice(part.length), origin };
+    else pieces.shift();
   }
-  if (at < content.length) add(pieces, content.slice(at), "unknown");
-  return pieces;
+  if (at < content.length) add(found, content.slice(at), "unknown");
+  return found;
 }
 
 function add(pieces, text, origin) {

@@ -40,11 +40,11 @@ export class Server {
     } catch (error) {
       found = { ok: false, status: "down", reason: error.message };
     }
-    if (found.model) this.model = found.model;
-    const { level, text } = healthText(found);
+    const { level, text, progress } = healthText(found);
+    if (level !== "ready") this.model = ""; // another one may be loaded next
     this.part("health").dataset.state = level;
     put(this.part("health-text"), text);
-    this.#showProgress(found.status === "loading" ? found.progress : null);
+    this.#showProgress(progress);
     return level === "ready";
   }
 
@@ -59,7 +59,7 @@ export class Server {
     }
   }
 
-  /** Name of the model to ask; the server's first where /health names none. */
+  /** Name of the model to ask. */
   async modelName() {
     if (!this.model) this.model = (await ask("v1/models")).data?.[0]?.id ?? "";
     return this.model;

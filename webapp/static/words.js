@@ -46,7 +46,9 @@ export function decisionText(decision) {
   const width = decision.run && decision.width > 1 ? `, width ${decision.width}` : "";
   const reason = String(decision.reason ?? "").trim();
   const news = reason && reason.toLowerCase() !== begun.toLowerCase(); // not the same twice
-  return sentence(`${begun}${width}${news ? `: ${reason}` : ""}`);
+  const said = sentence(`${begun}${width}${news ? `: ${reason}` : ""}`);
+  const outcome = String(decision.outcome ?? "").trim();
+  return outcome && outcome !== reason ? `${said} ${sentence(`What came of it: ${outcome}`)}` : said;
 }
 
 /** What the gate would say now, for one policy of /v1/internal/mtp-policy. */
@@ -104,15 +106,25 @@ function adviceOn(error) {
   }
 }
 
-/** State of the server for the head of the page; `level` is ready, busy, down or unknown. */
+/**
+ * State of the server for the head of the page.
+ *
+ * @param {object} health  body of /health, with `ok`: whether its HTTP status was a good one
+ * @returns {{level: "ready"|"busy"|"down", text: string,
+ *   progress: {done?: number, total?: number}|null}}  a progress while the model is loaded
+ */
 export function healthText(health) {
   const model = health.model ? `: ${health.model}` : "";
-  if (health.status === "ok") return { level: "ready", text: `Ready${model}` };
-  if (health.status === "loading") {
-    const label = health.progress?.label;
-    return { level: "busy", text: label ? `Loading: ${label}` : `Loading${model}` };
+  if (health.ok && health.status === "ok") {
+    return { level: "ready", text: `Ready${model}`, progress: null };
+  }
+  const state = health.state ?? health.status;
+  if (state === "loading" || state === "connecting") {
+    const progress = health.progress ?? health;
+    const text = progress.label ? `Loading: ${progress.label}` : `Loading${model}`;
+    return { level: "busy", text, progress };
   }
   const reason = health.error?.message ?? health.reason;
-  if (health.ok) return { level: "unknown", text: sentence(health.status ?? "") };
-  return { level: "down", text: reason ? `Not ready: ${reason}` : "The server is not ready." };
+  const text = reason ? `Not ready: ${reason}` : "The server is not ready.";
+  return { level: state === "draining" ? "busy" : "down", text, progress: null };
 }

@@ -111,10 +111,12 @@ def test_text_is_never_taken_for_markup(page: Page, server: PageServer) -> None:
 
 
 def test_loading_is_shown_until_the_server_is_ready(page: Page, server: PageServer) -> None:
-    progress = {"label": "weights", "done": 3, "total": 10}
-    server.script = Script(
-        health=(503, {"status": "loading", "model": "demo", "progress": progress})
-    )
+    error = {"message": "the engine is loading", "type": "overloaded_error", "code": "loading"}
+    loading = {
+        "status": "unavailable", "state": "loading", "label": "weights", "done": 3, "total": 10,
+        "model": "demo", "error": error,
+    }  # fmt: skip
+    server.script = Script(health=(503, loading))
     page.open(server.address)
     assert page.text("health-text") == "Loading: weights"
     assert page.part("health-progress").get_property("value") == 3
