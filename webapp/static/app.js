@@ -21,6 +21,8 @@ const announcer = new Announcer(
 );
 const server = new Server((error) => wantKey(error, null));
 
+const NARROW = matchMedia("(max-width: 48rem)"); // as in style.css, where Stop stays in sight
+
 let stopping = null; // AbortController of what runs now
 let again = null; // what to do once a key has been entered
 let raceStep = null; // time of a classic step, from the last race
@@ -58,6 +60,7 @@ function layOut(titles) {
   part("output-title").textContent = columns.length > 1 ? "Race" : "Answer";
   part("verdict").hidden = true;
   part("output").hidden = false;
+  if (NARROW.matches) part("output").scrollIntoView({ block: "start" });
   return columns;
 }
 
@@ -83,6 +86,7 @@ async function busy(button, action) {
   if (focused) part("stop").focus();
   for (const each of beginners) each.disabled = true;
   part("output").setAttribute("aria-busy", "true");
+  document.body.classList.add("busy");
   try {
     await action(stopping.signal);
   } finally {
@@ -91,6 +95,7 @@ async function busy(button, action) {
     if (document.activeElement === part("stop")) button.focus();
     part("stop").disabled = true;
     part("output").removeAttribute("aria-busy");
+    document.body.classList.remove("busy");
   }
 }
 
@@ -111,7 +116,7 @@ async function modelKnown(column, retry) {
     await server.modelName();
     return true;
   } catch (error) {
-    column.say(errorText(error), true);
+    column.fail(errorText(error));
     announcer.status(errorText(error));
     if (error.status === 401) wantKey(error, retry);
     return false;

@@ -55,6 +55,13 @@ export class Column {
     put(this.decision, decisionText(run.timings?.decision));
   }
 
+  /** Say why no request was sent. */
+  fail(text) {
+    this.element.dataset.state = "failed";
+    put(this.phase, "No answer.");
+    this.say(text, true);
+  }
+
   /** Say what is odd or wrong, "" for nothing; an error stays visible beside the text. */
   say(text, wrong = false) {
     put(this.notice, text);

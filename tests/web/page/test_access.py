@@ -11,11 +11,19 @@ from tests.web.page_script import ANSWER, HOSTILE, Script, measured_policy
 from tests.web.page_server import PageServer
 
 
+IN_SIGHT = """
+const {top, bottom} = arguments[0].getBoundingClientRect();
+return top >= 0 && bottom <= window.innerHeight;
+"""
+
+
 def test_a_phone_scrolls_only_up_and_down(page: Page, server: PageServer) -> None:
-    server.script = Script(text=HOSTILE, policy=measured_policy())
+    server.script = Script(text=HOSTILE, step=0.01, policy=measured_policy())
     page.resize(320, 640, phone=True)
     page.open(server.address)
     page.part("race").click()
+    for name in ("output-title", "stop"):
+        assert page.script(IN_SIGHT, page.part(name)), name
     page.ended(2)
     page.until(lambda: page.all("#chart svg"), "the chart is drawn")
     page.part("chart-details").click()
