@@ -10,7 +10,6 @@ from tests.web.page.browser import CONTROL, ENTER, SPACE, TAB, Page
 from tests.web.page_script import ANSWER, HOSTILE, Script, measured_policy
 from tests.web.page_server import PageServer
 
-
 IN_SIGHT = """
 const {top, bottom} = arguments[0].getBoundingClientRect();
 return top >= 0 && bottom <= window.innerHeight;
