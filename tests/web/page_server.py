@@ -20,6 +20,7 @@ from tests.web.page_script import Script, measured_policy, rounds_of, timings_of
 from webapp.page import blueprint
 
 KEEP_ALIVE = ": keep-alive\n\n"
+DONE = "data: [DONE]\n\n"
 
 
 class QuietHandler(WSGIRequestHandler):
@@ -43,7 +44,7 @@ class PageServer:
     gone : threading.Event
         Set when a client has left in the middle of a stream.
     most_at_once : int
-        Streams that were open together.
+        Streams that were written together.
     """
 
     def __init__(self, script: Script | None = None, port: int = 0) -> None:
@@ -51,7 +52,7 @@ class PageServer:
         self.seen: list[dict[str, Any]] = []
         self.gone = threading.Event()
         self.most_at_once = 0
-        self._streams = 0
+        self._open: set[object] = set()
         self._server = make_server(
             "127.0.0.1", port, make_app(self), threaded=True, request_handler=QuietHandler
         )
@@ -73,15 +74,19 @@ class PageServer:
 
     def stream(self, body: dict[str, Any]) -> Iterator[str]:
         """Events of a chat request, with its pauses."""
-        self._streams += 1
-        self.most_at_once = max(self.most_at_once, self._streams)
+        mine = object()
+        self._open.add(mine)
+        self.most_at_once = max(self.most_at_once, len(self._open))
         try:
-            yield from events(self.script, body)
+            for event in events(self.script, body):
+                if event == DONE:  # the client may ask again before this thread is back
+                    self._open.discard(mine)
+                yield event
         except GeneratorExit:
             self.gone.set()
             raise
         finally:
-            self._streams -= 1
+            self._open.discard(mine)
 
 
 def refused(status: int, message: str, code: str) -> tuple[Response, int]:
@@ -157,7 +162,7 @@ def events(script: Script, body: dict[str, Any]) -> Iterator[str]:
         "timings": timings_of(blocks, time.monotonic() - began, width, body["speculation"]),
     }
     yield data(last)
-    yield "data: [DONE]\n\n"
+    yield DONE
 
 
 def chunk(block: list[dict[str, Any]], flags: bool) -> dict[str, Any]:
