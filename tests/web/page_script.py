@@ -31,7 +31,7 @@ HOSTILE = (
 PIECE = 4
 """Characters of a token."""
 
-TAKEN = (3, 3, 2, 0, 3, 1, 3, 3, 1, 2)
+TAKEN = (3, 2, 0, 3, 1, 3, 1, 0, 2, 1)
 """Drafts accepted by round, over and over."""
 
 GATE_REASON = (
