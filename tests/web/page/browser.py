@@ -19,6 +19,7 @@ FLAGS = (
     "--headless=new",
     "--no-sandbox",
     "--disable-gpu",
+    "--disable-lcd-text",
     "--disable-dev-shm-usage",
     "--disable-background-networking",
     "--disable-component-update",
