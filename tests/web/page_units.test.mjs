@@ -243,6 +243,8 @@ test("cost by width comes from the controller, in classic steps where one was ti
   assert.equal(presentWidth(body), 3);
   assert.match(costText(found), /pays .* at width 4\. Fastest: width 4, 35\.7 tokens/);
   assert.equal(costByWidth(measured(arm(4, 0.07, 2.5))).unit, "ms");
+  const raced = costByWidth(measured(arm(4, 0.07, 2.5)), { ms: 50 });
+  assert.deepEqual(raced.points.map((p) => [p.width, +p.cost.toFixed(6)]), [[1, 1], [4, 1.4]]);
 });
 
 test("the policy's own figures do where the controller has none", () => {

@@ -25,12 +25,11 @@ const NARROW = matchMedia("(max-width: 48rem)"); // as in style.css, where Stop 
 
 let stopping = null; // AbortController of what runs now
 let again = null; // what to do once a key has been entered
-let raceStep = null; // time of a classic step, from the last race
 let usedSeed = null;
 
 /** Time of a classic step, from the last race if there was one, else from the evidence. */
 function step() {
-  return raceStep ?? measuredStep(server.evidence);
+  return server.raceStep ?? measuredStep(server.evidence);
 }
 
 function wantKey(error, action) {
@@ -157,7 +156,7 @@ function race() {
       announcer.status(endText(runs[at]));
       if (runs[at].state !== "done") break;
       const timed = at === 0 ? classicStep(runs[0]) : null;
-      if (timed) raceStep = { ms: timed, source: "step timed in the last race" };
+      if (timed) server.raceStep = { ms: timed, source: "step timed in the last race" };
     }
     showVerdict(runs);
   });

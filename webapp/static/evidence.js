@@ -67,13 +67,16 @@ export function measuredStep(body) {
 /**
  * Cost by width, ready to be drawn.
  *
+ * @param {object|null} body
+ * @param {{ms: number}|null} [timed]  a classic step that was timed elsewhere, for evidence
+ *   that has none
  * @returns {{unit: "classic steps"|"ms", points: Point[]}}  without points where nothing
  *   has been measured
  */
-export function costByWidth(body) {
+export function costByWidth(body, timed = null) {
   const arms = measuredArms(body);
   const settled = settledPoints(body);
-  const step = measuredStep(body);
+  const step = measuredStep(body) ?? timed;
   if (arms.length && !step) {
     return { unit: "ms", points: arms.map(({ ms, ...arm }) => ({ ...arm, cost: ms })) };
   }

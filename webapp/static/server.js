@@ -14,6 +14,7 @@ export class Server {
   constructor(onKeyWanted) {
     this.model = "";
     this.evidence = null; // the body of /v1/internal/mtp-policy
+    this.raceStep = null; // time of a classic step, from the last race
     this.drawn = "";
     this.onKeyWanted = onKeyWanted;
     this.part = (name) => document.getElementById(name);
@@ -82,7 +83,7 @@ export class Server {
 
   #showEvidence() {
     put(this.part("gate-now"), policyText(leadingPolicy(this.evidence)));
-    const found = costByWidth(this.evidence);
+    const found = costByWidth(this.evidence, this.raceStep);
     const drawn = JSON.stringify(found);
     if (drawn === this.drawn) return;
     this.drawn = drawn;

@@ -123,3 +123,17 @@ def test_loading_is_shown_until_the_server_is_ready(page: Page, server: PageServ
     server.script = Script()
     page.until(lambda: page.text("health-text") == "Ready: demo", "the server is ready", 5)
     assert not page.part("health-progress").is_displayed()
+
+
+def test_a_stream_that_goes_quiet_is_told_and_can_be_stopped(
+    page: Page, server: PageServer
+) -> None:
+    server.script = Script(ending="hang")
+    page.part("ask").click()
+    said = page.until(lambda: page.texts(".notice:not([hidden])"), "the silence is told", 8)
+    assert said == ["No token for 5 s. The server was heard 0 s ago. Stop ends the wait."]
+    page.part("stop").click()
+    page.ended()
+    assert page.texts(".phase")[0].startswith("Stopped by you after ")
+    assert page.texts(".notice:not([hidden])") == []
+    assert server.gone.wait(5)
