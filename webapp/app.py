@@ -52,7 +52,7 @@ def create_app(config: WebConfig | None = None, *, engine: Any = None) -> Flask:
         A bad variable.
     """
     made = WebConfig.from_env(os.environ) if config is None else config
-    app = Flask(__name__)
+    app = Flask(__name__, static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = made.max_body_bytes
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.json.ensure_ascii = False  # type: ignore[attr-defined]
