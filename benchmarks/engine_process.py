@@ -93,7 +93,7 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """Measure, print, and fail where answers differ."""
     args = parse()
-    settings = Settings.from_env()
+    settings = Settings.from_env(prefix_bytes=0)
     with tempfile.TemporaryDirectory() as folder, Listener(Path(folder) / "e.sock") as listener:
         spec = EngineSpec(target=args.model, drafter=args.drafter, settings=settings)
         supervisor = Supervisor(spec, listener, restart=False)

@@ -180,7 +180,11 @@ def main() -> None:
 
     began = time.perf_counter()
     texts = list(standard_prompts().values())
-    settings = Settings.from_env(weights=args.weights, max_rows=max(*args.streams, 5))
+    settings = Settings.from_env(
+        weights=args.weights,
+        max_rows=max(*args.streams, 5),
+        prefix_bytes=0,  # arms are given the same prompts, and none is to read the other's
+    )
     with mlxcel.load(args.model, args.drafter, config=settings) as llm:
         summary = llm.call(lambda engine: engine.model.representation.summary)
         print(f"model {args.model}: {summary}; drafter {args.drafter}")
