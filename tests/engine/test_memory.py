@@ -20,7 +20,7 @@ from mlxcel.types import Request, SamplingParams
 from tests.engine.test_mtp import random_head
 from tests.support import drafters, tiny
 
-SETTINGS = Settings(length_step=64, prefill_chunk=16, max_rows=8)
+SETTINGS = Settings(length_step=64, prefill_chunk=16, max_rows=8, prefix_bytes=0)
 PAGES = Path("/proc/self/statm")
 
 

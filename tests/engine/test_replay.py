@@ -74,7 +74,8 @@ def test_every_answer_is_its_solo_answer(model, alone, kind):
     engine = Engine(model, make_drafter(kind, model), SETTINGS)
     answers, cancelled = replay(engine, errands, seed=len(kind))
     nothing_is_left(engine)
-    assert engine.cache_bytes == 0 or kind == "lookup"
+    assert engine.rows.nbytes == 0 or kind == "lookup"
+    assert engine.prefix_bytes <= engine.settings.prefix_bytes
     assert all(cancelled[moment] for moment in MOMENTS), cancelled
     finished = 0
     for errand, answer, solo in zip(errands, answers, solos, strict=True):

@@ -92,8 +92,11 @@ def llm(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]
 
 
 def timeless(completion: Completion) -> Completion:
-    stats = replace(completion.speculation, prefill_seconds=0.0, decode_seconds=0.0)
-    return replace(completion, speculation=stats)
+    stats = replace(
+        completion.speculation, queue_seconds=0.0, prefill_seconds=0.0, decode_seconds=0.0
+    )
+    usage = replace(completion.usage, cached_tokens=0)  # the two engines have served others before
+    return replace(completion, speculation=stats, usage=usage)
 
 
 def idle(client: EngineClient, seconds: float = 2.0) -> bool:
