@@ -222,7 +222,8 @@ def park(scheduler: Scheduler, reason: str) -> None:
         state.width_set, state.probes_left = 1, 0
     prefilling = scheduler.prefilling
     for state in [*scheduler.waiting, *([] if prefilling is None else [prefilling])]:
-        state.load = None
+        state.meter.controller = state.load = None
+        state.probes_left = 0
         state.decision = replace(
             state.decision, run=False, width=1, source="engine", reason=reason
         )

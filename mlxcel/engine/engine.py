@@ -33,7 +33,7 @@ from mlxcel.engine.prefixes import Prefixes
 from mlxcel.engine.round_clock import RoundClock
 from mlxcel.engine.rows import Rows
 from mlxcel.engine.scheduler import Scheduler, Settled
-from mlxcel.engine.sequence import RequestState
+from mlxcel.engine.sequence import Phase, RequestState
 from mlxcel.engine.snapshot import snapshot_of
 from mlxcel.errors import EngineError, MlxcelError
 from mlxcel.runtime.batch import Batch, Check
@@ -232,9 +232,12 @@ class Engine:
         if not self._timed:
             return
         now = self._clock()
-        for state in [state for state in self._timed.values() if state.overdue(now)]:
-            self._outbox.end(state, "timeout")
-            self._drop(state)
+        for state in list(self._timed.values()):
+            if state.phase is Phase.FINISHED:
+                del self._timed[state.id]
+            elif state.overdue(now):
+                self._outbox.end(state, "timeout")
+                self._drop(state)
 
     def _make_room(self) -> None:
         """Push back what is outranked by the queue; its caches are kept as a prefix, if at all."""
@@ -277,7 +280,7 @@ class Engine:
     def _propose(self, plan: Plan) -> tuple[Plan, mx.array | None]:
         """Ask the drafter; one that fails is parked, and the round is a classic one."""
         if self.drafter is None:
-            return plan, None
+            return self.scheduler.narrow(plan, [1] * len(plan.slots)), None
         try:
             draft = self.drafter.draft(self.batch, plan)
         except Exception as error:

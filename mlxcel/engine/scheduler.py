@@ -151,9 +151,15 @@ class Scheduler:
         return reader if self.waiting[0].rank.priority < reader.rank.priority else None
 
     def to_push_back(self) -> list[RequestState]:
-        """Running requests that make room for the first of the queue, which outranks them."""
+        """Running requests that make room for the first of the queue, which outranks them.
+
+        None in invariant numerics: what a resumed row reads in chunks it had made in passes of
+        decode, with other last bits. None while a row is about to leave by itself.
+        """
         running = list(self.running.values())
         if self.prefilling is not None or not self.waiting or not running or self._fits(running):
+            return []
+        if self.invariant or any(self._planned_out(state) for state in running):
             return []
         found = victims(
             self.waiting[0].rank,
@@ -161,6 +167,11 @@ class Scheduler:
             lambda kept: self._fits([running[at] for at in kept]),
         )
         return [running[at] for at in found]
+
+    def _planned_out(self, state: RequestState) -> bool:
+        """Whether the rounds in flight hold all that a running request may still emit."""
+        counters = self.table.stats(state.slot)
+        return counters["budget"] <= counters["in_flight"]
 
     def push_back(self, state: RequestState) -> None:
         """Let a request wait again, with what it has produced."""

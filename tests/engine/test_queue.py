@@ -8,6 +8,7 @@ import pytest
 
 from mlxcel.config import Settings
 from mlxcel.engine.engine import Engine
+from mlxcel.engine.reading import Reading
 from mlxcel.errors import CapacityError
 from mlxcel.types import Completion, Request, SamplingParams
 from tests.engine.test_batching import some_requests
@@ -211,3 +212,60 @@ def test_cancelled_while_pushed_back() -> None:
     assert done[low].finish_reason == "cancelled"
     assert done[low].speculation.rounds > 0
     assert len(done[low].token_ids) == len(state.token_ids) > 0
+
+
+@pytest.mark.parametrize("ends", ["length", "stop", "text", "error"])
+def test_a_timed_request_that_ends_before_its_first_round_is_forgotten(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its deadline once ended it a second time, and the engine with it."""
+    clock, model = Clock(), tiny.loaded(tiny.llama_model())
+    first = run(Engine(model, None, SETTINGS), request(1))[0]
+    more: dict[str, object] = {
+        "length": {}, "stop": {"stop_token_ids": first.token_ids}, "text": {"stop": first.text},
+        "error": {},
+    }[ends]  # type: ignore[assignment]
+    engine = Engine(model, None, SETTINGS, clock=clock)
+    if ends == "error":
+        monkeypatch.setattr(Reading, "advance", lambda self: 1 / 0)
+    timed = engine.add(
+        replace(request(1 if ends == "length" else 9, **more), timeout=2.0)  # type: ignore[arg-type]
+    )
+    chunks = engine.step()
+    monkeypatch.undo()
+    other = engine.add(request(20))
+    chunks += [chunk for _ in range(4) for chunk in engine.step()]
+    clock.now += 3.0
+    done, chunks = drain(engine, chunks)
+    ended = [each for each in chunks if each.request_id == timed and each.completion]
+    assert len(ended) == 1
+    reason = ended[0].completion.finish_reason  # type: ignore[union-attr]
+    assert reason == {"length": "length", "error": "error"}.get(ends, "stop")
+    assert done[other].finish_reason == "length"
+    assert engine.metrics.finished.total() == 2
+    assert not engine._timed
+
+
+def test_a_row_whose_last_round_is_in_flight_is_not_pushed_back() -> None:
+    engine = Engine(tiny.loaded(tiny.llama_model()), None, replace(SETTINGS, max_rows=1))
+    low = engine.add(request(10, 60, priority=1))
+    chunks = []
+    while not engine.scheduler.running or not engine.scheduler._planned_out(
+        next(iter(engine.scheduler.running.values()))
+    ):
+        chunks += engine.step()
+    high = engine.add(request(5))
+    done, _ = drain(engine, chunks)
+    done |= {each.request_id: each.completion for each in chunks if each.completion}
+    assert done[low].speculation.preemptions == 0
+    assert done[high].finish_reason == done[low].finish_reason == "length"
+
+
+def test_nobody_is_pushed_back_in_invariant_numerics() -> None:
+    settings = replace(SETTINGS, max_rows=1, numerics="invariant")
+    engine = Engine(tiny.loaded(tiny.llama_model()), None, settings)
+    low = engine.add(request(30, priority=1))
+    chunks = [chunk for _ in range(8) for chunk in engine.step()]
+    engine.add(request(5))
+    done, _ = drain(engine, chunks)
+    assert done[low].speculation.preemptions == 0

@@ -436,3 +436,43 @@ def test_the_thread_rests_only_without_requests(
         assert sorted(worlds[0].probed) == [2, 3, 4, 5, 6, 7, 8]
     finally:
         thread.close()
+
+
+@pytest.mark.parametrize("where", ["pushed back", "being read"])
+def test_a_drafter_that_fails_parks_those_that_do_not_run_too(tmp_path: Path, where: str) -> None:
+    """Alone later, one of them asked its controller for widths that nobody could draft."""
+    pushed = where == "pushed back"
+    world = World(tmp_path, max_rows=1 if pushed else 3, prefill_chunk=16, prefix_bytes=0)
+    engine, drafter = world.engine, world.engine.drafter
+    assert drafter is not None
+    for _ in range(3):
+        world.ask(60)
+
+    def add(tokens: int, prompt: tuple[int, ...] = PROMPT, priority: int = 0) -> int:
+        params = SamplingParams(max_tokens=tokens, ignore_eos=True)
+        return engine.add(Request(prompt_ids=prompt, params=params, priority=priority))
+
+    if pushed:
+        low, steps = add(60, priority=5), 6
+    else:
+        add(90)
+        low, steps = -1, 4
+    chunks = [chunk for _ in range(steps) for chunk in engine.step()]
+    if pushed:
+        add(90)
+    else:
+        low = add(60, PROMPT * 20)
+    chunks += [chunk for _ in range(2 if pushed else 1) for chunk in engine.step()]
+    state = next(each for each in engine.scheduler.unfinished if each.id == low)
+    assert state not in engine.scheduler.running.values()
+
+    def broken(*_: object) -> None:
+        raise ValueError("no idea")
+
+    drafter.draft = broken  # type: ignore[method-assign, assignment]
+    while engine.busy:
+        chunks += engine.step()
+    done = {each.request_id: each.completion for each in chunks if each.completion}
+    assert engine.failed is None
+    assert done[low].finish_reason == "length"
+    assert len(done[low].token_ids) == 60
