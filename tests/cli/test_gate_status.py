@@ -41,7 +41,7 @@ def cache(tmp_path, monkeypatch):
 def settle(cache, speedup=1.8, names=NAMES, age=0.0, **changes):
     """Store a verdict as the engine does."""
     fields = {"target": "0", "drafter": "d" * 64, "host": HERE, "width": 4,
-              "weights": "dense float32 lean", "kernel": "wide",
+              "weights": "dense float32 lean 2", "kernel": "wide",
               "round_loop": ROUND_LOOP_VERSION, "numerics": "fast"}  # fmt: skip
     key = VerdictKey(**(fields | VERSIONS | changes))
     found = Estimate(emitted_per_verify=2.0, classic_seconds=1.0, round_seconds=2 / speedup,
@@ -81,7 +81,7 @@ def test_nothing_is_settled(cache):
 
 def test_every_state_by_name_with_age_and_when_it_is_due(cache):
     settle(cache, 1.8, age=7300)
-    settle(cache, 0.7, weights="stored float32 lean")
+    settle(cache, 0.7, weights="stored float32 lean 2")
     settle(cache, 1.2, width=3)
     settle(cache, 1.8, mlx="0.1")
     settle(cache, 1.8, host="0" * 32, names=replace(NAMES, host="Apple M3 Ultra (metal)"))
