@@ -104,6 +104,7 @@ def test_the_clock_of_the_first_counts_for_both(tmp_path: Path) -> None:
     assert 1.2 <= first[2][0][1] < 10
 
 
+@pytest.mark.slow
 def test_resumed_by_two_is_as_never_interrupted(tmp_path: Path) -> None:
     whole, _ = launch(tmp_path / "whole", steps=8)
     launch(tmp_path / "run", steps=8, checkpoint_seconds=0.0, stop=4)
@@ -138,6 +139,7 @@ def test_alone_nothing_is_averaged() -> None:
     group.wait()
 
 
+@pytest.mark.slow
 def test_another_number_of_processes_is_refused(tmp_path: Path) -> None:
     from mlxcel.distill.pipeline import distill
     from tests.distill.test_training import Silent

@@ -18,6 +18,17 @@ PROMPT = (3, 9, 20, 7, 11, 3, 9, 20)
 SETTINGS = Settings(length_step=64, prefill_chunk=16)
 PENALTIES = {"repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2}
 
+# Every temperature and both kinds of history; the other pairs with `make test-slow`.
+HEAT = [
+    pytest.param(
+        temperature, penalised,
+        id=f"{temperature}-{'penalised' if penalised else 'plain'}",
+        marks=[] if penalised == (temperature == 0.7) else [pytest.mark.slow],
+    )
+    for temperature in (0.0, 0.7, 1.3)
+    for penalised in (False, True)
+]  # fmt: skip
+
 MODELS = {
     "llama": tiny.llama_model,
     "qwen2": tiny.qwen2_model,
@@ -95,8 +106,7 @@ def test_llama(twins, drafter, temperature, penalised):
 SCRIPTS = {"liar": [0], "scripted": [3, 0, 7, 1, 5, 0, 0, 2, 6, 4]}
 
 
-@pytest.mark.parametrize("penalised", [False, True], ids=["plain", "penalised"])
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
+@pytest.mark.parametrize(("temperature", "penalised"), HEAT)
 @pytest.mark.parametrize("drafter", ["lookup", "self", "liar", "scripted"])
 def test_window_of_32_over_500_tokens(twins, drafter, temperature, penalised):
     params = params_of(temperature, penalised)
@@ -114,7 +124,7 @@ def test_window_of_32_over_500_tokens(twins, drafter, temperature, penalised):
         assert twin.token_ids == classic.token_ids
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.3])
+@pytest.mark.parametrize("temperature", [0.0, pytest.param(1.3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("drafter", ["lookup", "mixed"])
 @pytest.mark.parametrize("name", ["gemma4", "gemma4-shared"])
 def test_gemma4_past_many_wraps(twins, name, drafter, temperature):
@@ -133,8 +143,7 @@ def test_other_families(twins, name, drafter):
     assert one(engine, PROMPT, 5, max_tokens=80, **dict(params)).token_ids == classic.token_ids
 
 
-@pytest.mark.parametrize("penalised", [False, True], ids=["plain", "penalised"])
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
+@pytest.mark.parametrize(("temperature", "penalised"), HEAT)
 @pytest.mark.parametrize("drafter", ["lookup", "self", "liar", "mixed", "scripted"])
 def test_widths_that_change_while_it_runs(twins, tmp_path, drafter, temperature, penalised):
     """The controller on a machine that keeps changing its mind about the best width."""
