@@ -79,10 +79,12 @@ class DraftModel:
         self._gaps.append(0)
 
     def copy_row(self, row: int, length: int, written: int) -> RowCopy | None:
-        """Copy a row's first ``length`` tokens, less those that wait, see `RowCopy.of`.
+        """Copy a row's first ``length`` tokens, less those that wait if they are many; see `RowCopy.of`.
 
         ``None`` where tokens have been forgotten or none has been read.
         """
+        if len(self._unread) <= CATCH_UP:
+            self._read()
         read = length - len(self._unread)
         if self._gaps[row] or read <= 0:
             return None

@@ -155,10 +155,12 @@ class MtpChain:
         return MtpPrefill(self, caches, prompt, speculate, pairs)
 
     def copy_row(self, row: int, length: int) -> RowCopy | None:
-        """Copy the pairs of a row's first ``length`` tokens, less those that wait.
+        """Copy the pairs of a row's first ``length`` tokens, less those that wait if they are many.
 
         ``None`` where pairs have been forgotten or none has been read.
         """
+        if len(self._unread) <= CATCH_UP:
+            self._read_waiting()
         read = length - len(self._unread)
         if self._gaps[row] or read <= 0:
             return None

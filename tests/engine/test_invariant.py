@@ -282,7 +282,7 @@ def test_padding_is_not_in_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Batch, "verify", verify)
     engine = Engine(model, drafters.make("mixed", model, INVARIANT), INVARIANT)
     one(engine, PROMPT, 4, max_tokens=40, frequency_penalty=0.5)
-    assert {2.0, 3.0} <= set(counts)
+    assert max(counts) == 3.0
 
 
 def test_widths_above_the_block_are_refused() -> None:
@@ -406,8 +406,10 @@ def test_padded_verifies_give_the_same_output(
                 for rule in (None, lambda: PADDED)
             )  # fmt: skip
             assert padded.token_ids == plain.token_ids == wanted.token_ids
-            stats = [replace(done.speculation, decode_seconds=0, prefill_seconds=0)
-                     for done in (plain, padded)]  # fmt: skip
+            stats = [
+                replace(done.speculation, queue_seconds=0, decode_seconds=0, prefill_seconds=0)
+                for done in (plain, padded)
+            ]
             assert stats[0] == stats[1]
     engine = Engine(model, drafters.make("mixed", model, FAST), FAST, rule=lambda: PADDED)
     with watched(monkeypatch) as passes:

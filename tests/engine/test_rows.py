@@ -27,9 +27,9 @@ def test_a_row_joins_where_it_is_wanted(kind, monkeypatch):
     gathered, inserted = [], []
     gather, append = SlotCache.gather, SlotCache.append
 
-    def noted_gather(cache, rows):
+    def noted_gather(cache, rows, positions=None):
         gathered.append(list(rows))
-        gather(cache, rows)
+        gather(cache, rows, positions)
 
     def noted_append(cache, other, at=None):
         inserted.append((at, len(engine.rows.slots)))
