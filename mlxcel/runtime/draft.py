@@ -79,7 +79,9 @@ class DraftModel:
         self._gaps.append(0)
 
     def copy_row(self, row: int, length: int, written: int) -> RowCopy | None:
-        """Copy a row's first ``length`` tokens, less those that wait if they are many; see `RowCopy.of`.
+        """Copy a row's first ``length`` tokens, less those that wait if they are many.
+
+        See `RowCopy.of`.
 
         ``None`` where tokens have been forgotten or none has been read.
         """
