@@ -97,6 +97,7 @@ def test_two_processes_hold_the_same_weights(tmp_path: Path) -> None:
     assert len(list((tmp_path / "run" / "text").glob("text-*"))) == 2
 
 
+@pytest.mark.slow
 def test_the_clock_of_the_first_counts_for_both(tmp_path: Path) -> None:
     first, second = launch(tmp_path / "run", steps=None, minutes=0.02)
     assert first[2] == second[2]
