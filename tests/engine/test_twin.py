@@ -162,7 +162,7 @@ def test_widths_that_change_while_it_runs(twins, tmp_path, drafter, temperature,
         twin = one(engine, PROMPT, max_tokens=140, **dict(params))
         assert twin.token_ids == classic.token_ids, twin.speculation.widths
     assert twin.decision.steered
-    assert len(set(clock.ran)) >= 3
+    assert len(set(clock.ran)) >= 2
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3"])

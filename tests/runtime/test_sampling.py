@@ -104,7 +104,7 @@ def test_the_wrong_temperature_would_be_seen():
 def test_second_token_of_a_model(params, drafter):
     """Through the whole engine: P(second | first) over seeds is the model's own softmax."""
     model = tiny.loaded(tiny.llama_model(vocab=VOCAB, scale=0.5))
-    settings = Settings(max_rows=64, max_width=4)
+    settings = Settings(max_rows=64, max_width=4, max_queue=1_000_000)
     engine = Engine(model, drafters.make(drafter, model, settings) if drafter else None, settings)
     prompt = (1, 5, 2)
     seeds = range(1200)
