@@ -32,7 +32,6 @@ from mlxcel.engine.steering import Steering
 from mlxcel.engine.steerings import Steerings
 from mlxcel.engine.verdict_store import VerdictStore
 from mlxcel.engine.vetoes import Interrupted, Known, Probe, Vetoes, probes_of
-from mlxcel.errors import LoadError
 from mlxcel.hardware.host import Host, describe
 from mlxcel.hardware.profile_store import digest, host_facts
 from mlxcel.models.lean import LEAN_VERSION
@@ -217,12 +216,7 @@ class Governor:
         if width not in self._policies:
             facts = self._facts()
             policy = MtpPolicy(facts.key(width), facts.static, facts.names)
-            text = self._store.read(policy.key)
-            if text is not None:
-                try:
-                    policy.restore(text, self._clock())
-                except LoadError as error:
-                    log.info("%s: %s", self._store.path(policy.key), error.message)
+            self._store.restore(policy.key, lambda text: policy.restore(text, self._clock()))
             self._policies[width] = policy
         return self._policies[width]
 

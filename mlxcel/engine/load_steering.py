@@ -7,7 +7,6 @@ whose requests leave it open (``docs/decisions/0010-load-widths.md``).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,15 +19,12 @@ from mlxcel.decide.verdict import VerdictKey
 from mlxcel.decide.width_model import AcceptanceCurve
 from mlxcel.engine.plan import Plan
 from mlxcel.engine.verdict_store import VerdictStore
-from mlxcel.errors import LoadError
 
 if TYPE_CHECKING:
     from mlxcel.engine.scheduler import Settled
     from mlxcel.engine.sequence import RequestState
 
 __all__ = ["FOLDER", "LoadRow", "LoadSteering"]
-
-log = logging.getLogger(__name__)
 
 FOLDER = "mtp-load"
 """Of the cache folder: what rounds of several rows cost, beside the width controllers' memories."""
@@ -103,7 +99,7 @@ class LoadSteering:
             found = known(width)
             if found is not None:
                 self.judged(width, found.reason)
-        self._restore()
+        store.restore(key, lambda text: self.widths.restore(text, key.digest))
         self._saved = self._learnt()
 
     def judged(self, width: int, veto: str) -> None:
@@ -211,15 +207,6 @@ class LoadSteering:
         # A round that budgets clamped is no round of the chosen width.
         if seconds is not None and len(plan.slots) > 1 and max(plan.allowed) == plan.load:
             self.widths.observe(len(plan.slots), plan.load, seconds)
-
-    def _restore(self) -> None:
-        text = self._store.read(self._key)
-        if text is None:
-            return
-        try:
-            self.widths.restore(text, self._key.digest)
-        except LoadError as error:
-            log.info("%s: %s", self._store.path(self._key), error.message)
 
     def _learnt(self) -> tuple[object, int]:
         return self.widths.holders, self.widths.table.rounds // SAVE_ROUNDS

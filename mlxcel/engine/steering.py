@@ -8,7 +8,6 @@ the width stays the pairing's.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -17,11 +16,8 @@ from mlxcel.decide.verdict import VerdictKey
 from mlxcel.decide.width import WidthController
 from mlxcel.decide.width_challenge import SERIES
 from mlxcel.engine.verdict_store import VerdictStore
-from mlxcel.errors import LoadError
 
 __all__ = ["FOLDER", "REACH", "SAVE_ROUNDS", "Steering"]
-
-log = logging.getLogger(__name__)
 
 FOLDER = "mtp-width"
 """Of the cache folder: memories of width controllers, beside the policy's verdicts."""
@@ -71,7 +67,7 @@ class Steering:
             found = known(width)
             if found is not None and width != start:
                 self.judged(width, found.reason)
-        self._restore()
+        store.restore(key, lambda text: self.controller.restore(text, key.digest))
         self._saved = (self.controller.holder, self.controller.rounds)
 
     def judged(self, width: int, veto: str) -> None:
@@ -88,15 +84,6 @@ class Steering:
             width for width in range(max(held - REACH, 2), held + REACH + 1) if arms.untried(width)
         ]
         return min(untried, key=lambda width: abs(width - held), default=None)
-
-    def _restore(self) -> None:
-        text = self._store.read(self._key)
-        if text is None:
-            return
-        try:
-            self.controller.restore(text, self._key.digest)
-        except LoadError as error:
-            log.info("%s: %s", self._store.path(self._key), error.message)
 
     def save(self) -> None:
         """Write the memory, if it has changed by much."""

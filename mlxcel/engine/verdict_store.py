@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from mlxcel.decide.verdict import VerdictKey
+from mlxcel.errors import LoadError
 from mlxcel.hardware.profile_store import refuse_pipe, replace_text
 
 __all__ = ["FOLDER", "VerdictStore"]
@@ -52,6 +54,24 @@ class VerdictStore:
         except (OSError, UnicodeDecodeError) as error:
             log.warning("%s cannot be read (%s): measuring again", path, error)
             return None
+
+    def restore(self, key: VerdictKey, take: Callable[[str], object]) -> None:
+        """Give a key's text to what it was kept for; text that it refuses is as if none was there.
+
+        Parameters
+        ----------
+        key : VerdictKey
+            Whose file.
+        take : callable
+            Takes the text over, or raises `LoadError` and changes nothing.
+        """
+        text = self.read(key)
+        if text is None:
+            return
+        try:
+            take(text)
+        except LoadError as error:
+            log.info("%s: %s", self.path(key), error.message)
 
     def write(self, key: VerdictKey, text: str | None) -> None:
         """Replace a key's file; ``None`` deletes it."""

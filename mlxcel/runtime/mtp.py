@@ -74,7 +74,6 @@ class MtpPrefill:
         if target.complete:
             self.last = hidden[:, -1:]
 
-
     def copy(self) -> RowCopy | None:
         """Copy the pairs that have been read, if the row speculates."""
         if not self.speculate:
