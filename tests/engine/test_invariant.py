@@ -94,7 +94,9 @@ def test_all_passes_of_a_request_have_one_shape(monkeypatch: pytest.MonkeyPatch)
 def test_the_watch_sees_other_shapes_in_fast_numerics(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny.loaded(tiny.llama_model())
     with watched(monkeypatch) as passes:
-        one(Engine(model, drafters.make("mixed", model, FAST), FAST), PROMPT, 4, max_tokens=120)
+        engine = Engine(model, drafters.make("mixed", model, FAST), FAST)
+        for width in (1, 4):
+            one(engine, PROMPT, width, max_tokens=120)
     assert {shape[1] for shape in passes.seen} >= {1, 4}
     assert {shape[2] for shape in passes.seen} == {True, False}
     assert len({shape[3] for shape in passes.seen}) > 3
