@@ -14,6 +14,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from mlxcel.config_defaults import default_cache_dir, default_prefill_chunk
 from mlxcel.config_parse import (
     FALSE,
     TRUE,
@@ -36,14 +37,6 @@ __all__ = ["FALSE", "TRUE", "Settings", "environment_table", "parse_bool"]
 
 PREFIX = "MLXCEL_"
 BUILD_VARIABLES = {"MLXCEL_BUILD": "Kinds of build, read by `setup.py` only."}
-
-
-def default_cache_dir(environ: Mapping[str, str]) -> Path:
-    """Cache folder by the XDG rules: ``$XDG_CACHE_HOME/mlxcel``, else ``~/.cache/mlxcel``."""
-    base = environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification tells to ignore relative paths.
-    root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
-    return root / "mlxcel"
 
 
 def _setting(
@@ -159,11 +152,12 @@ class Settings:
         parse=parse_int,
     )
     prefill_chunk: int = _setting(
-        512,
-        "Tokens of a prompt per pass, 1 to 65536.",
+        default_prefill_chunk,
+        "Tokens of a prompt per pass, 1 to 65536: running requests wait for one pass at a time.",
         check=whole(1, 65536, "tokens"),
         env="MLXCEL_PREFILL_CHUNK",
         parse=parse_int,
+        shown="`128` on a CPU, `512` on a GPU",
     )
     length_step: int = _setting(
         256,
@@ -279,7 +273,10 @@ class Settings:
         names = {spec.name for spec in fields(cls)}
         for name in given.keys() - names:
             raise ConfigError(f"there is no setting {name!r}{_nearest(name, names)}", param=name)
-        values: dict[str, Any] = {"cache_dir": default_cache_dir(environ)}
+        values: dict[str, Any] = {
+            "cache_dir": default_cache_dir(environ),
+            "prefill_chunk": default_prefill_chunk(),
+        }
         labels: dict[str, str] = {}
         for spec in fields(cls):
             env = spec.metadata["env"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mlxcel.config import Settings, environment_table, parse_bool
+from mlxcel.config_defaults import prefill_chunk_of
 from mlxcel.errors import ConfigError
 from mlxcel.hardware import blas
 
@@ -19,7 +20,7 @@ def test_defaults() -> None:
     settings = Settings.from_env({})
     assert settings.weights == "auto"
     assert (settings.max_rows, settings.max_width, settings.default_width) == (8, 16, 4)
-    assert (settings.prefill_chunk, settings.length_step) == (512, 256)
+    assert settings.length_step == 256
     assert settings.prefix_bytes == 256 * 2**20
     assert settings.lean_modules is True
     assert settings.enable_mtp_b1 is None
@@ -27,6 +28,20 @@ def test_defaults() -> None:
     assert (settings.mtp_exactness, settings.mtp_block_controller) == ("token", "throughput")
     assert settings.numerics == "fast"
     assert settings.cache_dir == Path.home() / ".cache" / "mlxcel"
+
+
+@pytest.mark.parametrize(
+    ("system", "installed", "tokens"),
+    [
+        ("linux", "none", 128), ("linux", "mlx-cuda-13", 512), ("linux", "mlx-cuda-12", 512),
+        ("darwin", "none", 512),
+    ],
+)  # fmt: skip
+def test_chunks_are_short_where_the_cpu_reads_them(
+    system: str, installed: str, tokens: int
+) -> None:
+    assert prefill_chunk_of(system, lambda name: name == installed) == tokens
+    assert Settings().prefill_chunk == Settings.from_env({}).prefill_chunk in (128, 512)
 
 
 def test_settings_cannot_be_changed() -> None:
