@@ -1,0 +1,183 @@
+"""``mlxcel bench cost``: what passes of a published geometry cost here, with made-up weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlxcel.cli.progress import bar
+from mlxcel.config import Settings
+from mlxcel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mlxcel.hardware.peaks import Peak
+    from mlxcel.runtime.cost_plan import CostPlan
+    from mlxcel.runtime.geometry import Geometry
+
+__all__ = ["cost"]
+
+HELP = {"help_option_names": ["-h", "--help"]}
+WIDTHS = "1,2,3,4,6,8,16"
+
+
+@click.command(context_settings=HELP)
+@click.option("--geometry", "-g", required=True, metavar="NAME|FILE.json",
+              help="A published geometry, a JSON file of one, or 'list'.")  # fmt: skip
+@click.option("--layers", type=click.IntRange(min=1), metavar="N",
+              help="Build only N layers and scale; a multiple of the model's pattern.")  # fmt: skip
+@click.option("--weights", type=click.Choice(["both", "stored", "dense"]), default="both",
+              show_default=True, help="Representations to measure.")  # fmt: skip
+@click.option("--pad", type=click.IntRange(1, 64), default=8, show_default=True,
+              help="Also feed narrower verifies this many tokens; 1 for not.")  # fmt: skip
+@click.option("--context", type=click.IntRange(1, 1 << 20), default=640, show_default=True,
+              help="Tokens in the caches.")  # fmt: skip
+@click.option("--widths", default=WIDTHS, show_default=True, help="Block widths of verifies.")
+@click.option("--repeats", type=click.IntRange(1, 99), default=5, show_default=True,
+              help="Samples of each pass.")  # fmt: skip
+@click.option("--budget", type=click.FloatRange(min=0), default=120.0, show_default=True,
+              help="Seconds after which no further sample begins.")  # fmt: skip
+@click.option("--bandwidth", type=click.FloatRange(min=0, min_open=True), metavar="GB/S",
+              help="Peak memory bandwidth of a chip that is not in the table.")  # fmt: skip
+@click.option("--tflops", type=click.FloatRange(min=0, min_open=True),
+              help="Peak dense arithmetic of a chip that is not in the table.")  # fmt: skip
+@click.option("--output", "-o", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
+              help="Write the record, a Markdown page and a plot there.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Write the record to standard output.")
+def cost(geometry: str, output: Path | None, as_json: bool, **options: Any) -> None:
+    """Measure classic step, draft, verify by width and the parts of a pass.
+
+    The model is built layer by layer from mlx-lm's own classes at the published sizes, with
+    made-up weights: no checkpoint is needed, and nothing but cost can be learnt.
+    """
+    from mlxcel.bench.cost_record import cost_record
+    from mlxcel.bench.cost_report import cost_markdown
+    from mlxcel.hardware.host import describe
+    from mlxcel.runtime.cost_profile import measure_costs
+
+    settings = Settings.from_env(os.environ)
+    if geometry == "list":
+        _show_names()
+        return
+    sizes = _geometry(geometry).with_layers(options["layers"])
+    plan = _plan(options, settings)
+    peak = _peak(options, describe().chip)
+    started = datetime.now(UTC)
+    with bar() as progress:
+        times = measure_costs(sizes, plan, progress=progress)
+    host = describe()
+    from mlxcel.bench.cost_provenance import cost_provenance
+
+    provenance = cost_provenance(
+        host, command=sys.argv, environ=os.environ, started=started, seconds=times.seconds
+    )
+    record = cost_record(times, _identity(sizes, started), host, peak, provenance)
+    if output is not None:
+        _write(record, output)
+    click.echo(json.dumps(record, indent=1) if as_json else cost_markdown(record))
+
+
+def _geometry(name: str) -> Geometry:
+    """A published geometry by its name, or that of a file."""
+    from mlxcel.assets import published_geometries
+    from mlxcel.runtime.geometry import parse_geometry
+
+    known = published_geometries()
+    if name in known:
+        return parse_geometry(name, known[name])
+    path = Path(name)
+    if path.suffix != ".json" or not path.is_file():
+        raise ConfigError(
+            f"--geometry {name!r} is no published geometry ({', '.join(known)}) and no JSON file",
+            param="geometry",
+        )
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: not readable as JSON ({error})", param="geometry") from None
+    return parse_geometry(path.stem, data)
+
+
+def _plan(options: dict[str, Any], settings: Settings) -> CostPlan:
+    from mlxcel.runtime.cost_plan import CostPlan
+
+    try:
+        widths = tuple(sorted({int(word) for word in options["widths"].split(",")}))
+    except ValueError:
+        raise ConfigError(
+            f"--widths must be whole numbers with commas between them, got {options['widths']!r}",
+            param="widths",
+        ) from None
+    forms = ("stored", "dense") if options["weights"] == "both" else (options["weights"],)
+    plan = CostPlan(
+        forms=forms,
+        widths=widths,
+        pads=tuple(sorted({1, options["pad"]})),
+        context=options["context"],
+        repeats=options["repeats"],
+        budget=options["budget"],
+    )
+    return replace(plan, length_step=settings.length_step)
+
+
+def _peak(options: dict[str, Any], chip: str) -> Peak | None:
+    """Peaks as given on the command line, else those of the table."""
+    from mlxcel.hardware.peaks import Peak, peak_of
+
+    given = (options["bandwidth"], options["tflops"])
+    if given == (None, None):
+        return peak_of(chip)
+    if None in given:
+        raise ConfigError("--bandwidth and --tflops are given together or not at all")
+    return Peak(
+        bytes_per_second=1e9 * given[0],
+        flops_per_second=1e12 * given[1],
+        source="given on the command line",
+    )
+
+
+def _identity(sizes: Geometry, started: datetime) -> Any:
+    from mlxcel.bench.cost_record import CostIdentity
+
+    drafter = sizes.drafter
+    return CostIdentity(
+        geometry=sizes.name,
+        source=sizes.source,
+        target=sizes.checkpoint,
+        drafter="" if drafter is None else drafter.checkpoint,
+        target_quantization=sizes.quantization.name,
+        drafter_quantization="" if drafter is None else drafter.quantization.name,
+        batch_capable=sizes.batch_capable,
+        day=started.date().isoformat(),
+    )
+
+
+def _write(record: dict[str, Any], folder: Path) -> None:
+    """The record first: a page or a plot can be made from it again."""
+    from mlxcel.bench.cost_plot import cost_svg
+    from mlxcel.bench.cost_report import cost_markdown
+
+    folder.mkdir(parents=True, exist_ok=True)
+    name = record["id"]
+    (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    (folder / f"{name}.md").write_text(cost_markdown(record), encoding="utf-8")
+    for theme in ("light", "dark"):
+        text = cost_svg(record, theme)
+        (folder / f"{name}-{theme}.svg").write_text(text, encoding="utf-8")
+
+
+def _show_names() -> None:
+    from mlxcel.assets import published_geometries
+    from mlxcel.runtime.geometry import parse_geometry
+
+    for name, data in published_geometries().items():
+        sizes = parse_geometry(name, data)
+        drafter = "no drafter" if sizes.drafter is None else sizes.drafter.checkpoint
+        click.echo(f"{name}: {sizes.layers} layers, {sizes.checkpoint} with {drafter}")
+        click.echo(f"  sizes from: {sizes.source}")
