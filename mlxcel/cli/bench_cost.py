@@ -26,6 +26,10 @@ __all__ = ["cost"]
 HELP = {"help_option_names": ["-h", "--help"]}
 WIDTHS = "1,2,3,4,6,8,16"
 
+# Read when MLX first needs the GPU. Every shape makes graphs of its own, and more than twice this
+# many ends the process.
+GRAPHS = ("MLX_CUDA_GRAPH_CACHE_SIZE", "20000")
+
 
 @click.command(context_settings=HELP)
 @click.option("--geometry", "-g", required=True, metavar="NAME|FILE.json",
@@ -56,6 +60,8 @@ def cost(geometry: str, output: Path | None, as_json: bool, **options: Any) -> N
     The model is built layer by layer from mlx-lm's own classes at the published sizes, with
     made-up weights: no checkpoint is needed, and nothing but cost can be learnt.
     """
+    os.environ.setdefault(*GRAPHS)
+    from mlxcel.bench.cost_provenance import cost_provenance
     from mlxcel.bench.cost_record import cost_record
     from mlxcel.bench.cost_report import cost_markdown
     from mlxcel.hardware.host import describe
@@ -72,8 +78,6 @@ def cost(geometry: str, output: Path | None, as_json: bool, **options: Any) -> N
     with bar() as progress:
         times = measure_costs(sizes, plan, progress=progress)
     host = describe()
-    from mlxcel.bench.cost_provenance import cost_provenance
-
     provenance = cost_provenance(
         host, command=sys.argv, environ=os.environ, started=started, seconds=times.seconds
     )

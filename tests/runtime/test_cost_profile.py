@@ -1,0 +1,422 @@
+"""Cost profile: models of a published size, passes on them, parts of a pass, and the sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx.utils import tree_flatten
+from mlx_lm.utils import quantize_model
+
+from mlxcel.assets import published_geometries
+from mlxcel.errors import ConfigError, LoadError
+from mlxcel.hardware.cost_times import CostTimes, PassKey, Sample
+from mlxcel.runtime import cost_profile
+from mlxcel.runtime.cost_parts import parts_of
+from mlxcel.runtime.cost_plan import CostPlan
+from mlxcel.runtime.cost_profile import measure_costs
+from mlxcel.runtime.cost_rows import NativeRow, SlotRow, row_of
+from mlxcel.runtime.geometry import Geometry, parse_geometry
+from mlxcel.runtime.geometry_drafter import build_drafter
+from mlxcel.runtime.geometry_model import (
+    _lazy_model,
+    build_target,
+    needed_bytes,
+    require_memory,
+)
+from tests.support.geometries import GEOMETRIES, tiny_geometry
+
+CONTEXT = 20
+NAMES = tuple(GEOMETRIES)
+
+
+def tiny(name: str) -> Geometry:
+    return parse_geometry(name, tiny_geometry(name))
+
+
+def row(name: str, form: str = "dense", context: int = CONTEXT) -> SlotRow | NativeRow:
+    target = build_target(tiny(name), form, mx.float32)
+    made = row_of(target, context, widest=8, length_step=32)
+    assert isinstance(made, SlotRow | NativeRow)
+    return made
+
+
+# -- sizes ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "stored_gb"),
+    [
+        ("gemma-4-31b", 30.7, 17.3),  # 30.7 on its card; 17.3 GB as an MLX checkpoint
+        ("gemma-4-12b", 11.9, 6.7),
+        ("gemma-4-26b-a4b", 25.2, 14.2),
+        ("qwen3.5-27b", 26.9, 15.1),
+        ("qwen3.5-35b-a3b", 34.7, 19.5),
+    ],
+)
+def test_published_sizes_have_the_published_number_of_weights(
+    name: str, billions: float, stored_gb: float
+) -> None:
+    """Nothing is allocated: the arrays are lazy."""
+    before = mx.get_active_memory()
+    geometry = parse_geometry(name, published_geometries()[name])
+
+    def weights(form: str) -> float:
+        parameters = tree_flatten(_lazy_model(geometry, form, mx.bfloat16).parameters())
+        return sum(value.nbytes for _, value in parameters) / 1e9
+
+    assert weights("dense") == pytest.approx(2 * billions, rel=0.015)
+    assert weights("stored") == pytest.approx(stored_gb, rel=0.02)
+    assert mx.get_active_memory() - before < 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "fine"),
+    [("gemma-4-31b", 12, True), ("gemma-4-31b", 10, False), ("gemma-4-31b", 66, False),
+     ("qwen3.5-27b", 4, True), ("qwen3.5-27b", 6, False)],
+)  # fmt: skip
+def test_layers_come_in_whole_patterns(name: str, layers: int, fine: bool) -> None:
+    geometry = parse_geometry(name, published_geometries()[name])
+    if fine:
+        fewer = geometry.with_layers(layers)
+        assert (fewer.layers, fewer.layers_published) == (layers, geometry.layers)
+        return
+    with pytest.raises(ConfigError, match=f"multiple of {geometry.pattern}"):
+        geometry.with_layers(layers)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["config"].update(model_type="bert"), "model_type must be gemma4_text or"),
+        (lambda d: d["config"].pop("hidden_size"), "hidden_size must be a positive whole"),
+        (lambda d: d["config"].update(sliding_window_pattern=True), "sliding_window_pattern"),
+        (lambda d: d.pop("source"), "source must be there"),
+        (lambda d: d["quantization"].update(bits="4"), "bits must be a positive whole"),
+        (lambda d: d["drafter"].update(kind="eagle"), "drafter: kind must be gemma4_assistant"),
+        (lambda d: d.update(drafter=7), "drafter must be an object"),
+        (lambda d: d.update(config=[]), "config"),
+    ],
+)
+def test_a_bad_geometry_is_named(change: Callable[[Any], None], message: str) -> None:
+    data = tiny_geometry("tiny-gemma4")
+    change(data)
+    with pytest.raises(ConfigError, match=message):
+        parse_geometry("bad", data)
+
+
+# -- building ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_stored_form_is_what_mlx_lm_makes_of_it(name: str) -> None:
+    geometry = tiny(name)
+    ours = build_target(geometry, "stored", mx.float32).model
+    theirs, _ = quantize_model(_lazy_model(geometry, "dense", mx.float32), {}, 32, 4)
+
+    def layout(model: Any) -> dict[str, tuple[Any, ...]]:
+        return {p: (v.shape, v.dtype) for p, v in tree_flatten(model.parameters())}
+
+    assert layout(ours) == layout(theirs)
+    bits = {m.bits for _, m in ours.named_modules() if hasattr(m, "bits")}
+    assert bits == ({4, 8} if "moe" in name else {4})
+
+
+def test_decay_rates_stay_in_single_precision() -> None:
+    model = _lazy_model(tiny("tiny-qwen3_5"), "stored", mx.bfloat16)
+    kinds = {p.rpartition(".")[2]: v.dtype for p, v in tree_flatten(model.parameters())}
+    assert (kinds["A_log"], kinds["scales"]) == (mx.float32, mx.bfloat16)
+
+
+@pytest.mark.parametrize("form", ["stored", "dense"])
+def test_the_bytes_needed_bound_the_bytes_taken(form: str) -> None:
+    geometry = tiny("tiny-gemma4")
+    needed = needed_bytes(geometry, form, mx.float32)
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    target = build_target(geometry, form, mx.float32)
+    assert target.nbytes < needed
+    # Beside the weights there are what evaluation keeps of them and a pass over two tokens.
+    assert mx.get_peak_memory() - before < 2 * needed
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def build(*args: Any, **options: Any) -> None:
+        raise AssertionError("it was built")
+
+    monkeypatch.setattr(cost_profile, "build_target", build)
+    for forms in (("dense",), ("stored", "dense")):
+        with pytest.raises(LoadError, match=r"GiB needed, 0\.0 GiB available; build fewer layers"):
+            measure_costs(tiny("tiny-gemma4"), plan(forms=forms), free=1000)
+    with pytest.raises(LoadError, match=r"a model: 2\.0 GiB needed, 1\.0 GiB"):
+        require_memory("a model", 2 << 30, 1 << 30)
+
+
+# -- rows ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("form", ["stored", "dense"])
+def test_a_verify_chooses_what_single_steps_choose(name: str, form: str) -> None:
+    """The same tokens, fed as a block, padded, and one by one, from the same length."""
+    made = row(name, form)
+    made.rewind(CONTEXT)
+    mx.eval(made.pending())
+    first = int(made.bonus.item())
+    steps = []
+    for _ in range(3):
+        packed = made.classic()
+        mx.eval(packed, made.pending())
+        steps.append(int(packed[1, 0, 0].item() if packed.ndim == 3 else packed[1, 0].item()))
+
+    def block(tokens: int) -> list[int]:
+        made.rewind(CONTEXT)
+        _feed(made, first)
+        drafts = mx.array([steps[:2]], mx.uint32)
+        packed = made.verify(3, tokens, drafts)
+        mx.eval(packed, made.pending())
+        return [int(token) for token in made.choices[0].tolist()]
+
+    assert block(3) == steps
+    assert block(8) == steps
+    assert block(3) == steps  # the state before it was put back
+
+
+def _feed(made: SlotRow | NativeRow, token: int) -> None:
+    if isinstance(made, SlotRow):
+        made.batch.bonus = mx.array([token], mx.uint32)
+    else:
+        made.bonus = mx.array([token], mx.uint32)
+
+
+def test_nothing_is_accepted_and_rounds_advance_by_one() -> None:
+    made = row("tiny-gemma4")
+    assert isinstance(made, SlotRow)
+    made.rewind(CONTEXT)
+    for at in range(1, 12):
+        guess = made.choices[:, :1] if at > 1 else mx.ones((1, 1), mx.uint32)
+        packed = made.verify(4, 8, mx.broadcast_to(guess, (1, 3)))
+        mx.eval(packed, made.pending())
+        assert int(made.length().item()) == CONTEXT + at
+    made.rewind(CONTEXT)
+    assert int(made.length().item()) == CONTEXT
+
+
+def test_windows_that_have_wrapped_are_served_too() -> None:
+    """The window is 24 tokens long, the context 40."""
+    made = row("tiny-gemma4", context=40)
+    assert isinstance(made, SlotRow)
+    packed = made.verify(4, 4, mx.ones((1, 3), mx.uint32))
+    mx.eval(packed, made.pending())
+    rings = {layer.capacity for layer in made.batch.caches.layers}
+    assert rings == {24 + 8, 64}
+    assert made.columns(4) == 48  # what is known of the length, to whole spans of 16
+
+
+def test_a_cache_that_cannot_be_put_back_is_refused() -> None:
+    target = build_target(tiny("tiny-gemma4"), "dense", mx.float32)
+    with pytest.raises(LoadError, match="RotatingKVCache, whose state cannot be put back"):
+        NativeRow(target, CONTEXT)
+
+
+# -- drafters ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_drafts_have_the_shapes_of_the_next_ones(name: str) -> None:
+    made = row(name)
+    drafter = build_drafter(tiny(name), made.target, mx.float32, CONTEXT)
+    packed = made.verify(4, 4, mx.ones((1, 3), mx.uint32))
+    drafter.begin()
+    token, hidden = made.bonus[None], made.hidden[:, :1]
+    for _ in range(3):
+        token, hidden = drafter.step(token, hidden, made.shared(), made.length())
+        assert (token.shape, hidden.shape) == ((1, 1), (1, 1, 64))
+        assert token.dtype == mx.uint32
+    drafter.absorb(made.choices, made.hidden)
+    again, _ = drafter.step(token, hidden, made.shared(), made.length())
+    mx.eval(packed, token, hidden, again)
+    assert 0 <= int(again.item()) < 96
+    assert drafter.nbytes > 0
+
+
+def test_an_mtp_cache_keeps_one_pair_of_a_round() -> None:
+    made = row("tiny-qwen3_5")
+    drafter = build_drafter(tiny("tiny-qwen3_5"), made.target, mx.float32, CONTEXT)
+    cache = drafter._cache  # type: ignore[attr-defined]
+    made.verify(4, 4, mx.ones((1, 3), mx.uint32))
+    for at in range(1, 4):
+        for _ in range(3):
+            drafter.step(made.bonus[None], made.hidden[:, :1], {}, made.length())
+        drafter.absorb(made.choices, made.hidden)
+        assert cache.offset == CONTEXT + at
+    drafter.begin()
+    assert cache.offset == CONTEXT
+
+
+# -- parts ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_parts_hold_the_whole_model(name: str, tokens: int) -> None:
+    """Matrices of all parts are those of the model, but for an embedding that is no head."""
+    made = row(name)
+    parts = {part.name: part for part in parts_of(made, tokens, mx.float32)}
+    recurrent = {"recurrence"} if "qwen" in name else set()
+    assert set(parts) == {"projections", "attention", "mlp", "head", "norms"} | recurrent
+    for part in parts.values():
+        outs = part.build()
+        mx.eval(outs)
+        assert all(bool(mx.all(mx.isfinite(out)).item()) for out in outs if out.dtype == mx.float32)
+    elements = sum(
+        value.size for path, value in tree_flatten(made.target.model.parameters())
+        if value.ndim > 1 and "conv1d" not in path
+    )  # fmt: skip
+    if "qwen" in name:
+        elements -= 96 * 64
+    products = sum(parts[part].flops for part in ("projections", "mlp", "head"))
+    if "moe" not in name:  # of experts only those in use count
+        assert products == 2 * tokens * elements
+    else:
+        assert 0 < products < 2 * tokens * elements
+    assert all(part.nbytes > 0 for part in parts.values())
+
+
+def test_experts_are_read_as_far_as_tokens_spread() -> None:
+    """Two of four experts by one token; more by more tokens, never more than all."""
+    made = row("tiny-gemma4-moe")
+    read = {}
+    for tokens in (1, 2, 8):
+        part = next(p for p in parts_of(made, tokens, mx.float32) if p.name == "mlp")
+        read[tokens] = part.nbytes
+    layer = made.target.body.layers[0]
+    experts = sum(v.nbytes for _, v in tree_flatten(layer.experts.parameters())) * 4
+    others = read[1] - experts // 2
+    assert read[2] == others + experts * 3 // 4
+    assert others + experts * 0.99 < read[8] <= others + experts
+
+
+# -- sampling ------------------------------------------------------------------------
+
+
+def plan(**other: Any) -> CostPlan:
+    values = {
+        "widths": (1, 2, 4), "pads": (1, 8), "context": CONTEXT, "length_step": 32, "rounds": 2,
+        "repeats": 2, "budget": 60.0,
+    }  # fmt: skip
+    return CostPlan(**(values | other))
+
+
+@pytest.fixture(scope="module")
+def measured() -> CostTimes:
+    return measure_costs(tiny("tiny-gemma4"), plan())
+
+
+def test_all_passes_are_measured(measured: CostTimes) -> None:
+    expected = {
+        PassKey(stage, form, width, tokens, waited)  # type: ignore[arg-type]
+        for form in ("stored", "dense")
+        for stage, width, tokens, waited in (
+            ("classic", 1, 1, False), ("classic", 1, 1, True),
+            ("verify", 1, 1, False), ("verify", 2, 2, False), ("verify", 2, 8, False),
+            ("verify", 4, 4, False), ("verify", 4, 4, True), ("verify", 4, 8, False),
+            ("verify", 4, 8, True), ("round", 4, 4, False), ("round", 4, 8, False),
+            ("draft", 1, 1, False),
+        )
+    }  # fmt: skip
+    assert set(measured.passes) == expected
+    assert {len(samples) for samples in measured.passes.values()} == {2}
+    assert all(
+        0 < sample.host <= sample.seconds for s in measured.passes.values() for sample in s
+    )
+    assert {(key.form, key.tokens) for key in measured.parts} == {
+        (form, tokens) for form in ("stored", "dense") for tokens in (1, 4, 8)
+    }
+    assert (measured.caches, measured.columns, measured.dtype) == ("slot", 32, "float32")
+    assert measured.target_bytes["stored"] < measured.target_bytes["dense"]
+    assert measured.drafter_bytes > 0
+
+
+@pytest.mark.parametrize("name", ["tiny-gemma4-moe", "tiny-qwen3_5", "tiny-qwen3_5-moe"])
+def test_other_architectures_are_measured_too(name: str) -> None:
+    """With half of the layers, so that the head is measured alone for the scale."""
+    sizes = tiny(name).with_layers(2)
+    times = measure_costs(sizes, plan(forms=("stored",), widths=(4,), repeats=1))
+    heads = {key.tokens for key in times.passes if key.stage == "head"}
+    assert heads == {1, 4, 8}
+    assert (times.layers, times.layers_published) == (2, 4)
+    assert times.caches == ("native" if "qwen" in name else "slot")
+
+
+def test_a_form_without_room_is_left_out_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    geometry = replace(tiny("tiny-gemma4"), drafter=None)
+    room = needed_bytes(geometry, "stored", mx.float32) + 1000
+    times = measure_costs(geometry, plan(widths=(4,), repeats=1), free=room)
+    assert set(times.target_bytes) == {"stored"}
+    assert "GiB needed" in times.skipped["dense"]
+    assert times.drafter_bytes == 0
+    assert {key.stage for key in times.passes} == {"classic", "verify"}
+
+
+def arms(*seconds: float) -> tuple[list[Any], list[int]]:
+    """Arms whose first sample takes a hundred times as long, on a clock of their own."""
+    order: list[int] = []
+
+    def sample(at: int) -> Callable[[], Sample]:
+        def take() -> Sample:
+            first = at not in order
+            order.append(at)
+            return Sample((100 if first else 1) * seconds[at], 0.0)
+
+        return take
+
+    made = [
+        cost_profile._Arm(PassKey("verify", "stored", at, at), sample(at))
+        for at in range(len(seconds))
+    ]
+    return made, order
+
+
+def test_what_compiles_is_not_among_the_samples_and_arms_take_turns() -> None:
+    made, order = arms(1.0, 2.0, 3.0)
+    cost_profile._take_turns(made, plan(repeats=3), clock=lambda: 0.0)
+    assert [[sample.seconds for sample in arm.samples] for arm in made] == [
+        [1.0] * 3, [2.0] * 3, [3.0] * 3,
+    ]  # fmt: skip
+    assert order == [0, 1, 2, 0, 1, 2, 2, 1, 0, 0, 1, 2]
+
+
+def test_every_pass_has_a_sample_whatever_the_budget() -> None:
+    made, _ = arms(1.0, 1.0)
+    readings = iter(range(1000))
+    cost_profile._take_turns(
+        made, plan(repeats=9, budget=0.0), clock=lambda: float(next(readings))
+    )
+    assert [len(arm.samples) for arm in made] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"widths": (1, 2)}, "4 among the widths"),
+        ({"widths": (0, 4)}, "must be positive"),
+        ({"pads": ()}, "pads of a cost profile must not be empty"),
+        ({"repeats": 0}, "repeats of a cost profile must be positive"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(bad: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan(**bad)
+
+
+def test_shapes_are_few() -> None:
+    assert plan().shapes() == [(1, 1), (2, 2), (2, 8), (4, 4), (4, 8)]
+    assert plan(widths=(4, 8, 16)).shapes() == [(4, 4), (4, 8), (8, 8), (16, 16)]
+    assert plan(pads=(1,)).shapes() == [(1, 1), (2, 2), (4, 4)]
