@@ -74,11 +74,15 @@ def _summary(figures: Mapping[str, Any]) -> list[str]:
             line = form[name]
             if line is not None:
                 lines.append(
-                    f"  - {label}: cost(K) = {line['a']:.2f} + {line['b']:.3f} K, largest "
+                    f"  - {label}: cost(K) = {line['a']:.2f} {_signed(line['b'])} K, largest "
                     f"residual {line['largest_residual']:.2f}"
                 )
         lines.append(f"  - what bounds that verify: {form['bounds']}.")
     return lines
+
+
+def _signed(value: float) -> str:
+    return f"{'-' if value < 0 else '+'} {abs(value):.3f}"
 
 
 def _widths(timings: Sequence[Mapping[str, Any]]) -> list[str]:

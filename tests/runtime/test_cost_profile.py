@@ -173,7 +173,7 @@ def test_a_verify_chooses_what_single_steps_choose(name: str, form: str) -> None
     for _ in range(3):
         packed = made.classic()
         mx.eval(packed, made.pending())
-        steps.append(int(packed[1, 0, 0].item() if packed.ndim == 3 else packed[1, 0].item()))
+        steps.append(int(packed[1, 0, 0].item()))
 
     def block(tokens: int) -> list[int]:
         made.rewind(CONTEXT)
@@ -195,17 +195,24 @@ def _feed(made: SlotRow | NativeRow, token: int) -> None:
         made.bonus = mx.array([token], mx.uint32)
 
 
-def test_nothing_is_accepted_and_rounds_advance_by_one() -> None:
+def test_right_drafts_are_not_accepted_either_and_rounds_advance_by_one() -> None:
     made = row("tiny-gemma4")
     assert isinstance(made, SlotRow)
-    made.rewind(CONTEXT)
-    for at in range(1, 12):
-        guess = made.choices[:, :1] if at > 1 else mx.ones((1, 1), mx.uint32)
-        packed = made.verify(4, 8, mx.broadcast_to(guess, (1, 3)))
+    steps = []
+    for _ in range(3):
+        packed = made.classic()
         mx.eval(packed, made.pending())
-        assert int(made.length().item()) == CONTEXT + at
+        steps.append(int(packed[1, 0, 0].item()))
+    right = mx.array([steps], mx.uint32)
+    for at in range(1, 12):
+        packed = made.verify(4, 8, right)
+        mx.eval(packed, made.pending())
+        assert int(made.length().item()) == CONTEXT + 3 + at
     made.rewind(CONTEXT)
+    _feed(made, 1)
     assert int(made.length().item()) == CONTEXT
+    check = made.batch.verify(right, [4], bound=CONTEXT + 8)
+    assert int(check.accepted[0].item()) == 3  # as they are when they may count
 
 
 def test_windows_that_have_wrapped_are_served_too() -> None:
