@@ -14,7 +14,7 @@ import click
 
 from mlxcel.cli.progress import bar
 from mlxcel.config import Settings
-from mlxcel.errors import ConfigError
+from mlxcel.errors import ConfigError, LoadError
 
 if TYPE_CHECKING:
     from mlxcel.hardware.peaks import Peak
@@ -32,7 +32,7 @@ GRAPHS = ("MLX_CUDA_GRAPH_CACHE_SIZE", "20000")
 
 
 @click.command(context_settings=HELP)
-@click.option("--geometry", "-g", required=True, metavar="NAME|FILE.json",
+@click.option("--geometry", "-g", metavar="NAME|FILE.json",
               help="A published geometry, a JSON file of one, or 'list'.")  # fmt: skip
 @click.option("--layers", type=click.IntRange(min=1), metavar="N",
               help="Build only N layers and scale; a multiple of the model's pattern.")  # fmt: skip
@@ -53,38 +53,74 @@ GRAPHS = ("MLX_CUDA_GRAPH_CACHE_SIZE", "20000")
               help="Peak dense arithmetic of a chip that is not in the table.")  # fmt: skip
 @click.option("--output", "-o", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
               help="Write the record, a Markdown page and a plot there.")  # fmt: skip
+@click.option("--record", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.json",
+              help="Check and show a record that was written before; measures nothing.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Write the record to standard output.")
-def cost(geometry: str, output: Path | None, as_json: bool, **options: Any) -> None:
+def cost(
+    geometry: str | None,
+    record: Path | None,
+    output: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Measure classic step, draft, verify by width and the parts of a pass.
 
     The model is built layer by layer from mlx-lm's own classes at the published sizes, with
     made-up weights: no checkpoint is needed, and nothing but cost can be learnt.
     """
+    if (geometry is None) is (record is None):
+        raise ConfigError("give either --geometry or --record", param="geometry")
+    if geometry == "list":
+        _show_names()
+        return
+    found = _measured(geometry, options) if geometry is not None else _checked(record)
+    if output is not None:
+        _write(found, output)
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    from mlxcel.bench.cost_report import cost_markdown
+
+    click.echo(cost_markdown(found))
+
+
+def _measured(geometry: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Measure, and make a record of it."""
     os.environ.setdefault(*GRAPHS)
     from mlxcel.bench.cost_provenance import cost_provenance
     from mlxcel.bench.cost_record import cost_record
-    from mlxcel.bench.cost_report import cost_markdown
     from mlxcel.hardware.host import describe
     from mlxcel.runtime.cost_profile import measure_costs
 
     settings = Settings.from_env(os.environ)
-    if geometry == "list":
-        _show_names()
-        return
     sizes = _geometry(geometry).with_layers(options["layers"])
     plan = _plan(options, settings)
-    peak = _peak(options, describe().chip)
+    host = describe()
+    peak = _peak(options, host.chip)
     started = datetime.now(UTC)
     with bar() as progress:
         times = measure_costs(sizes, plan, progress=progress)
-    host = describe()
     provenance = cost_provenance(
         host, command=sys.argv, environ=os.environ, started=started, seconds=times.seconds
     )
-    record = cost_record(times, _identity(sizes, started), host, peak, provenance)
-    if output is not None:
-        _write(record, output)
-    click.echo(json.dumps(record, indent=1) if as_json else cost_markdown(record))
+    return cost_record(times, _identity(sizes, started), host, peak, provenance)
+
+
+def _checked(path: Path | None) -> dict[str, Any]:
+    """A record from a file, all of whose figures follow from its samples."""
+    from mlxcel.bench.cost_record import cost_complaints
+
+    assert path is not None
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise LoadError(f"{path}: not readable as JSON ({error})", param="record") from None
+    complaints = cost_complaints(found, str(path))
+    if complaints:
+        more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
+        raise LoadError(f"{complaints[0]}{more}", param="record")
+    record: dict[str, Any] = found
+    return record
 
 
 def _geometry(name: str) -> Geometry:

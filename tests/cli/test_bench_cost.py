@@ -59,6 +59,13 @@ def test_a_record_a_page_and_plots_are_written(sizes: Path, tmp_path: Path) -> N
     names = sorted(p.name.removeprefix(path.stem) for p in folder.iterdir())
     assert names == ["-dark.svg", "-light.svg", ".json", ".md"]
     assert (folder / f"{path.stem}.md").read_text() + "\n" == result.stdout
+    again = invoke("--record", path)
+    assert (again.exit_code, again.stdout) == (0, result.stdout)
+    record["figures"]["forms"][0]["verify_steps"] *= 2
+    path.write_text(json.dumps(record))
+    refused = invoke("--record", path)
+    assert refused.exit_code == 2
+    assert "verify_steps is" in refused.stderr
 
 
 def test_one_form_without_padding_as_json(sizes: Path) -> None:
@@ -85,6 +92,9 @@ def test_the_names_are_listed_with_their_sources() -> None:
         (("-g", "gemma-4-31b", "--widths", "2,3"), "4 among the widths"),
         (("-g", "gemma-4-31b", "--bandwidth", 100), "together or not at all"),
         (("-g", "nowhere/none.json"), "no JSON file"),
+        ((), "give either --geometry or --record"),
+        (("-g", "gemma-4-31b", "--record", "r.json"), "give either --geometry or --record"),
+        (("--record", "nowhere.json"), "nowhere.json: not readable as JSON"),
     ],
 )
 def test_mistakes_are_one_line(args: tuple[Any, ...], message: str) -> None:
