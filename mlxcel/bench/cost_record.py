@@ -249,7 +249,8 @@ def cost_complaints(record: Mapping[str, Any], where: str = "record") -> list[st
     found: list[str] = []
     for name, value in derived.items():
         _compare(f"{where}: {name}", record.get(name), value, found)
-    if not (record.get("provenance") or {}).get("cost_only"):
+    provenance = record.get("provenance")
+    if not isinstance(provenance, Mapping) or provenance.get("cost_only") is not True:
         found.append(f"{where}: provenance: cost_only must be true of a record without rows")
     return found
 

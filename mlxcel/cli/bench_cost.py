@@ -54,7 +54,7 @@ GRAPHS = ("MLX_CUDA_GRAPH_CACHE_SIZE", "20000")
 @click.option("--output", "-o", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
               help="Write the record, a Markdown page and a plot there.")  # fmt: skip
 @click.option("--record", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.json",
-              help="Check and show a record that was written before; measures nothing.")  # fmt: skip
+              help="Check and show a record of before; measures nothing.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Write the record to standard output.")
 def cost(
     geometry: str | None,

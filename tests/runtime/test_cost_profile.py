@@ -209,7 +209,8 @@ def test_right_drafts_are_not_accepted_either_and_rounds_advance_by_one() -> Non
     for at in range(1, 12):
         packed = made.verify(4, 8, right)
         mx.eval(packed, made.pending())
-        assert made.choices[0, :3].tolist() == steps or at > 1
+        if at == 1:
+            assert made.choices[0, :3].tolist() == steps
         assert int(made.length().item()) == CONTEXT + at
     made.rewind(CONTEXT)
     _feed(made, 1)
