@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import mlx.core as mx
 import numpy as np
@@ -233,27 +234,21 @@ def _arms(
         return PassKey(stage, name, width, tokens, waited)
 
     arms = [
-        _Arm(key("classic", 1, 1, waited), lambda waited=waited: form.classic(waited))
+        _Arm(key("classic", 1, 1, waited), partial(form.classic, waited))
         for waited in (False, True)
     ]
     for width, tokens in plan.shapes():
         for waited in (False, True) if width == JUDGED_WIDTH else (False,):
-            arms.append(
-                _Arm(
-                    key("verify", width, tokens, waited),
-                    lambda w=width, t=tokens, wait=waited: form.verify(w, t, wait),
-                )
-            )
+            sample = partial(form.verify, width, tokens, waited)
+            arms.append(_Arm(key("verify", width, tokens, waited), sample))
         if form.drafter is not None and width == JUDGED_WIDTH:
-            arms.append(
-                _Arm(key("round", width, tokens), lambda w=width, t=tokens: form.round(w, t))
-            )
+            arms.append(_Arm(key("round", width, tokens), partial(form.round, width, tokens)))
     if form.drafter is not None:
         arms.append(_Arm(key("draft", 1, 1), form.draft))
     if scaled:
         for tokens in sorted({1, *(tokens for _, tokens in plan.shapes())}):
             head = head_part(form.row, tokens, dtype)
-            arms.append(_Arm(key("head", tokens, tokens), lambda part=head: form.head(part)))
+            arms.append(_Arm(key("head", tokens, tokens), partial(form.head, head)))
     return arms
 
 
