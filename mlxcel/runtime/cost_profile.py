@@ -49,10 +49,12 @@ class _Form:
         self._plan = plan
         self._clock = clock
         self._classic_length = plan.context
+        # Up to where the buffers of the first length reach: growing them is not a step's cost.
+        self._classic_end = (plan.context // plan.length_step + 1) * plan.length_step
 
     def classic(self, waited: bool) -> Sample:
         """Classic steps, each from a length that no step before had: the shapes of decoding."""
-        if self._classic_length + self._plan.rounds > self._plan.context + self._plan.length_step:
+        if self._classic_length + self._plan.rounds > self._classic_end:
             self._classic_length = self._plan.context
         self.row.rewind(self._classic_length)
         self._classic_length += self._plan.rounds
