@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mlxcel.bench.protocol import Cell
 from mlxcel.decide.bench_figures import DERIVED, derive
 from mlxcel.decide.bench_sweep import fits_of
-from mlxcel.decide.provenance import ExactnessNote, KernelNote, Provenance, guards_ran
+from mlxcel.decide.measured_words import exactness_word, protocol_word
+from mlxcel.decide.provenance import ExactnessNote, KernelNote, Provenance
 from mlxcel.decide.records import (
     MEASURED_SCHEMA_VERSION,
-    Exactness,
     Host,
     Kind,
     Pairing,
@@ -25,7 +25,7 @@ from mlxcel.errors import ConfigError
 __all__ = ["Subject", "record_id", "record_of", "row_of", "subject_of"]
 
 _KINDS: dict[str, Kind] = {"mtp": "mtp", "lookup": "prompt-lookup", "draft": "draft-model"}
-_WORST_FIRST = ("unprobed", "divergent", "token", "bitwise")
+_WORST_FIRST = ("divergent", "unprobed", "token", "bitwise")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +113,9 @@ def record_of(
         date=provenance.day,
         host=host,
         pairing=subject.pairing,
-        protocol="guarded" if guards_ran(provenance.guards) else "unguarded",
+        protocol=protocol_word(provenance),
         tool=tool,
-        exactness=_exactness(subject.exactness, rows),
+        exactness=exactness_word(provenance, rows),
         round_loop=provenance.round_loop,
         includes=(),
         versions=provenance.versions,
@@ -155,14 +155,3 @@ def record_id(*parts: str) -> str:
     if not text:
         raise ConfigError(f"no id can be made of {parts!r}; give one", param="id")
     return text
-
-
-def _exactness(found: ExactnessNote, rows: Iterable[Row]) -> Exactness:
-    """The word that records of several engines share; the provenance has the whole story.
-
-    Where the logits are equal to the last bit the path is exact. Equal choices alone are not
-    called so, and different tokens never.
-    """
-    if found.level == "divergent" or any(not row.exact for row in rows):
-        return "inexact-wide"
-    return "exact" if found.level == "bitwise" else "unknown"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -41,8 +42,6 @@ def collect(
     seconds: float,
     guards: Mapping[str, Any],
     cost_only: bool = False,
-    sources: Path = SOURCES,
-    run: Command = run_command,
 ) -> Provenance:
     """Put a provenance together.
 
@@ -60,14 +59,10 @@ def collect(
         When it began, UTC.
     seconds : float
         What it took.
-    sources : Path
-        Folder of the sources; the package's own by default.
-    run : callable
-        How git is called.
     """
-    commit, dirty = commit_of(sources, run)
+    commit, dirty = _own_commit()
     return Provenance(
-        memory_bytes=_memory(machine),
+        memory_bytes=memory_of(machine),
         system=machine.system,
         python=machine.python,
         versions=versions_of(machine),
@@ -103,7 +98,7 @@ def record_host(machine: Machine) -> Host:
         generation = chip[6:8]
     elif machine.backend == "cpu" and chip.startswith("Apple"):
         chip = f"CPU {chip}"
-    return Host(chip=chip, generation=generation, memory_gb=round(_memory(machine) / 1e9, 1))
+    return Host(chip=chip, generation=generation, memory_gb=round(memory_of(machine) / 1e9, 1))
 
 
 def commit_of(sources: Path, run: Command = run_command) -> tuple[str | None, bool | None]:
@@ -121,6 +116,12 @@ def commit_of(sources: Path, run: Command = run_command) -> tuple[str | None, bo
     commit = run(("git", "-C", str(sources), "rev-parse", "HEAD"))
     changed = run(("git", "-C", str(sources), "status", "--porcelain"))
     return (commit, bool(changed)) if commit and changed is not None else (None, None)
+
+
+@functools.cache
+def _own_commit() -> tuple[str | None, bool | None]:
+    """Of the sources of this process, which are read once too."""
+    return commit_of(SOURCES)
 
 
 def shown_command(command: Sequence[str]) -> tuple[str, ...]:
@@ -143,7 +144,7 @@ def _without_folder(text: str) -> str:
     return f"{option}{equals}{path.name}" if path.is_absolute() else text
 
 
-def _memory(machine: Machine) -> int:
+def memory_of(machine: Machine) -> int:
     """Bytes of the memory that the weights lie in."""
     return machine.gpu_memory_bytes or machine.memory_bytes
 

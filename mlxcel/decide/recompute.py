@@ -13,7 +13,7 @@ from mlxcel.decide._fields import Fields
 from mlxcel.decide.bench_figures import DERIVED, Figures, derive
 from mlxcel.decide.bench_sweep import fits_of
 from mlxcel.decide.measured_json import parse_provenance, parse_raw, plain
-from mlxcel.decide.provenance import guards_ran
+from mlxcel.decide.measured_words import exactness_word, memory_gb, protocol_word
 from mlxcel.decide.record_json import parse_record
 from mlxcel.decide.records import MEASURED_SCHEMA_VERSION, Record
 from mlxcel.errors import LoadError
@@ -84,18 +84,18 @@ def _same(stored: object, wanted: object) -> bool:
 
 
 def _of_whole(record: Record, where: str) -> Iterator[str]:
-    """What follows from all rows together, and from the guards."""
-    wanted = fits_of(record.rows)
-    if not record.provenance or record.provenance.cost_only:
+    """What follows from all rows together, and from the provenance."""
+    found = record.provenance
+    if found is None or found.cost_only:
         return
-    if record.fits != wanted:
-        yield (
-            f"{where}: fits are {plain(record.fits)!r}, but {plain(wanted)!r} by the rows; "
-            "restore them or measure again"
-        )
-    guarded = guards_ran(record.provenance.guards)
-    if guarded != (record.protocol == "guarded"):
-        yield (
-            f"{where}: protocol is {record.protocol!r}, but its guards "
-            f"{'ran' if guarded else 'did not run'}"
-        )
+    for name, stored, wanted in (
+        ("fits", plain(record.fits), plain(fits_of(record.rows))),
+        ("protocol", record.protocol, protocol_word(found)),
+        ("exactness", record.exactness, exactness_word(found, record.rows)),
+        ("host.memory_gb", record.host.memory_gb, memory_gb(found)),
+    ):
+        if stored != wanted:
+            yield (
+                f"{where}: {name} is {stored!r}, but {wanted!r} by rows and provenance; restore "
+                "it or measure again"
+            )

@@ -162,8 +162,11 @@ class Row:
         if self.prompt is None or self.tokens is None or self.requested_width is None:
             raise LoadError("a row with raw samples names its prompt, tokens and requested_width")
         most = max(run.tokens for run in raw.in_order())
-        if most > self.tokens:
-            raise LoadError(f"a run has {most} tokens, above the budget of {self.tokens}")
+        if most != self.tokens - 1:
+            raise LoadError(
+                f"the longest run decoded {most} tokens after its first, which does not make the "
+                f"budget of {self.tokens}"
+            )
         found = self.first_difference
         if (self.exact is False) != (found is not None):
             raise LoadError("first_difference is there exactly where exact is false")
