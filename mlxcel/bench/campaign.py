@@ -10,12 +10,13 @@ from typing import Any
 from mlxcel.bench.arms import Runner
 from mlxcel.bench.guarded import OpenGuards, unguarded
 from mlxcel.bench.measured import record_id, record_of, subject_of
-from mlxcel.bench.protocol import Plan, Say, measure
+from mlxcel.bench.protocol import Cell, Plan, Say, measure
 from mlxcel.bench.provenance import collect, record_host
 from mlxcel.decide.records import Record
+from mlxcel.errors import MlxcelError
 from mlxcel.hardware.host import Host as Machine
 
-__all__ = ["Campaign", "Opened", "run_campaign"]
+__all__ = ["Campaign", "Ended", "Opened", "run_campaign"]
 
 
 def _utc() -> datetime:
@@ -88,7 +89,23 @@ class Campaign:
     say: Say = field(default=lambda text: None)
 
 
-def run_campaign(campaign: Campaign, load: Callable[[], Opened]) -> Record:
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a campaign ended.
+
+    Attributes
+    ----------
+    record : Record
+        Every prompt that was finished.
+    failure : BaseException or None
+        What ended it before the last prompt, for the caller to raise once the record is kept.
+    """
+
+    record: Record
+    failure: BaseException | None
+
+
+def run_campaign(campaign: Campaign, load: Callable[[], Opened]) -> Ended:
     """Measure and make a record.
 
     Parameters
@@ -100,19 +117,27 @@ def run_campaign(campaign: Campaign, load: Callable[[], Opened]) -> Record:
 
     Returns
     -------
-    Record
-        Every row is in it, also one that breaks a limit.
+    Ended
+        Every row is in the record, also one that breaks a limit. A failure or an interrupt
+        after the first prompt costs the prompts that are not finished, and no more.
     """
     started, began = campaign.now(), campaign.clock()
+    cells: list[Cell] = []
+    failure: BaseException | None = None
     with campaign.guards() as guards:
         opened = load()
         subject = subject_of(campaign.pairing, campaign.drafter, opened.facts)
-        cells = list(
-            measure(
-                opened.runner, campaign.plan,
-                clock=campaign.clock, sleep=campaign.sleep, say=campaign.say,
-            )
+        measuring = measure(
+            opened.runner, campaign.plan,
+            clock=campaign.clock, sleep=campaign.sleep, say=campaign.say,
         )  # fmt: skip
+        try:
+            for cell in measuring:
+                cells.append(cell)  # one by one: those before a failure stay
+        except (MlxcelError, KeyboardInterrupt) as error:
+            if not cells:
+                raise
+            failure = error
     provenance = collect(
         opened.machine,
         kernel=subject.kernel,
@@ -127,7 +152,7 @@ def run_campaign(campaign: Campaign, load: Callable[[], Opened]) -> Record:
     name = campaign.name or record_id(
         campaign.pairing, campaign.drafter, host.chip, started.strftime("%Y-%m-%d-%H%M%S")
     )
-    return record_of(
+    record = record_of(
         cells,
         name=name,
         tool=campaign.tool,
@@ -135,5 +160,13 @@ def run_campaign(campaign: Campaign, load: Callable[[], Opened]) -> Record:
         host=host,
         subject=subject,
         provenance=provenance,
-        notes=campaign.notes,
+        notes=_notes(campaign.notes, failure),
     )
+    return Ended(record, failure)
+
+
+def _notes(given: str | None, failure: BaseException | None) -> str | None:
+    if failure is None:
+        return given
+    early = f"ended early ({type(failure).__name__}): prompts are missing"
+    return early if given is None else f"{given}; {early}"

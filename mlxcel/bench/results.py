@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from mlxcel.bench.kernel_plot import require_matplotlib
@@ -12,7 +13,9 @@ from mlxcel.decide.record_json import record_to_dict
 from mlxcel.decide.records import Record
 from mlxcel.errors import ConfigError
 
-__all__ = ["prepare_folder", "write_results"]
+__all__ = ["prepare_folder", "record_text", "write_results"]
+
+_RUN = re.compile(r'\{\s+"arm":[^{}]*\}')
 
 
 def prepare_folder(folder: Path, name: str | None) -> None:
@@ -57,13 +60,19 @@ def write_results(record: Record, folder: Path) -> list[Path]:
     path = folder / f"{record.id}.json"
     _refuse_existing(path)
     # The samples first: whatever else fails, they are kept.
-    path.write_text(json.dumps(record_to_dict(record), indent=1) + "\n", encoding="utf-8")
+    path.write_text(record_text(record), encoding="utf-8")
     plots = {f"{record.id}-{name}.svg": text for name, text in plots_of(record).items()}
     for name, text in plots.items():
         (folder / name).write_text(text, encoding="utf-8")
     report = folder / f"{record.id}.md"
     report.write_text(markdown(record, plots), encoding="utf-8")
     return [path, report, *(folder / name for name in plots)]
+
+
+def record_text(record: Record) -> str:
+    """JSON of a record, every run on a line of its own."""
+    text = json.dumps(record_to_dict(record), indent=1, ensure_ascii=False)
+    return _RUN.sub(lambda found: " ".join(found[0].split()), text) + "\n"
 
 
 def _refuse_existing(path: Path) -> None:

@@ -7,22 +7,22 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlxcel.bench.guarded import OpenGuards, unguarded
 from mlxcel.cli.numerics import numerics_option, settings_for
 from mlxcel.cli.progress import bar
 from mlxcel.errors import LoadError
 
 if TYPE_CHECKING:
-    from mlxcel.bench.campaign import Campaign, Opened
+    from mlxcel.bench.campaign import Opened
     from mlxcel.bench.pairings import Checkpoints
     from mlxcel.bench.protocol import Plan
     from mlxcel.config import Settings
-    from mlxcel.decide.records import Record
     from mlxcel.llm import LLM
 
 __all__ = ["bench_options", "load", "measure", "quick_plan", "width_list"]
@@ -106,8 +106,12 @@ def measure(
     folder: Path,
     name: str | None,
     quick: bool,
-) -> Record:
-    """Run a campaign, write its files, and show the rows."""
+    guards: Callable[[Path], OpenGuards] = lambda folder: unguarded,
+) -> None:
+    """Run a campaign, write its files, and show the rows; then raise what ended it early.
+
+    ``guards`` makes the guards, given the user's cache folder.
+    """
     from mlxcel.bench.campaign import Campaign, run_campaign
     from mlxcel.bench.results import prepare_folder, write_results
     from mlxcel.cli.bench_tables import show_record
@@ -125,33 +129,15 @@ def measure(
         sleep=time.sleep,
         name=name,
         notes="quick run" if quick else None,
+        guards=guards(settings.cache_dir),
         say=lambda text: click.echo(text, err=True),
     )
-    record = _run(run_campaign, campaign, checkpoints, settings, named=named)
-    files = write_results(record, folder)
-    show_record(record, files[:2])
-    return record
-
-
-def _run(
-    run: Callable[[Campaign, Callable[[], Opened]], Record],
-    campaign: Campaign,
-    checkpoints: Checkpoints,
-    settings: Settings,
-    *,
-    named: bool,
-) -> Record:
-    """Load when the campaign says so, and close the model whatever happens."""
-    from contextlib import ExitStack
-
     with ExitStack() as stack:
-
-        def opened() -> Opened:
-            return stack.enter_context(
-                _opened(checkpoints, settings, campaign.plan.widths, named=named)
-            )
-
-        return run(campaign, opened)
+        opened = _opened(checkpoints, settings, plan.widths, named=named)
+        ended = run_campaign(campaign, lambda: stack.enter_context(opened))
+    show_record(ended.record, write_results(ended.record, folder)[:2])
+    if ended.failure is not None:
+        raise ended.failure
 
 
 @contextmanager

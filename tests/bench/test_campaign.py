@@ -86,6 +86,36 @@ def test_guards_are_left_when_the_engine_fails():
     assert not guards.inside
 
 
+@pytest.mark.parametrize("error", [EngineError("out of memory"), KeyboardInterrupt()])
+def test_prompts_that_were_finished_are_kept(error):
+    class Failing(SimulatedHost):
+        def run(self, prompt, width, tokens):
+            if prompt == "p" and len(self.asked) > 24:
+                raise error
+            return super().run(prompt, width, tokens)
+
+    host = Failing()
+    plan = Plan(prompts={"code": "c", "prose": "p"}, widths=(4,), tokens=41)
+    opened = Opened(runner=host, machine=MACHINE, facts=FACTS)
+    ended = run_campaign(campaign(host, plan, notes="quick run"), lambda: opened)
+    assert ended.failure is error
+    assert [row.prompt for row in ended.record.rows] == ["code"]
+    note = f"quick run; ended early ({type(error).__name__}): prompts are missing"
+    assert ended.record.notes == note
+    assert verify_record(ended.record) == []
+
+
+def test_a_failure_in_the_first_prompt_leaves_no_record():
+    class Failing(SimulatedHost):
+        def run(self, prompt, width, tokens):
+            raise EngineError("out of memory")
+
+    host = Failing()
+    opened = Opened(runner=host, machine=MACHINE, facts=FACTS)
+    with pytest.raises(EngineError):
+        run_campaign(campaign(host, PLAN), lambda: opened)
+
+
 def test_without_guards_the_record_says_so():
     record = measured_record(SimulatedHost(), PLAN, guards=unguarded)
     [row] = record.rows
@@ -121,7 +151,7 @@ def test_what_is_not_bitwise_is_not_called_exact():
     assert (subject.exactness.level, subject.exactness.reason) == ("token", "width 4: near")
     host = SimulatedHost()
     opened = Opened(runner=host, machine=MACHINE, facts=facts)
-    record = run_campaign(campaign(host, PLAN), lambda: opened)
+    record = run_campaign(campaign(host, PLAN), lambda: opened).record
     assert record.exactness == "unknown"
 
 

@@ -70,6 +70,8 @@ def test_files_lie_side_by_side_and_can_be_read_again(record, tmp_path):
     assert [path.name for path in paths[:2]] == ["a-record.json", "a-record.md"]
     assert parse_record(json.loads(paths[0].read_text())) == record
     assert complaints(json.loads(paths[0].read_text())) == []
+    runs = [line for line in paths[0].read_text().splitlines() if '"arm"' in line]
+    assert len(runs) == len(record.rows) * (3 * 4 + 2)
     report = paths[1].read_text()
     for path in paths[2:]:
         assert ET.fromstring(path.read_text()).tag.endswith("svg")

@@ -75,4 +75,4 @@ def measured_record(
     host = host or SimulatedHost(noise=0.002)
     plan = plan or Plan(prompts={"code": "c", "prose": "p"}, widths=(4,), tokens=41)
     opened = Opened(runner=host, machine=MACHINE, facts=FACTS)
-    return run_campaign(campaign(host, plan, **changes), lambda: opened)
+    return run_campaign(campaign(host, plan, **changes), lambda: opened).record
