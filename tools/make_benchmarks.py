@@ -19,7 +19,7 @@ from mlxcel.decide.fits import Line, fit_line
 from mlxcel.decide.matrix import Matrix, decide
 from mlxcel.decide.prediction import judge
 from mlxcel.decide.readings import Reading, readings, staleness
-from mlxcel.decide.records import Origin, Record
+from mlxcel.decide.records import Origin, Record, Row
 from mlxcel.evidence import load_predictions, load_records
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
@@ -67,6 +67,11 @@ def width_text(reading: Reading) -> str:
     return f"ran {ran}" if asked is None else f"{asked} → {ran}"
 
 
+def against(row: Row) -> str:
+    """Why a row is not to be published, if it is not."""
+    return f"; not to be published: {'; '.join(row.reasons)}" if row.reasons else ""
+
+
 def result_row(reading: Reading) -> list[object]:
     """One row of a table of results."""
     record, row = reading.record, reading.row
@@ -85,7 +90,7 @@ def result_row(reading: Reading) -> list[object]:
         record.exactness,
         record.date,
         record.origin,
-        f"`{record.id}`" + (f" ({row.note})" if row.note else ""),
+        f"`{record.id}`" + (f" ({row.note})" if row.note else "") + against(row),
     ]
 
 

@@ -15,6 +15,7 @@ __all__ = ["main"]
 
 # Name, module and the line that --help shows without importing the module.
 COMMANDS = {
+    "bench": ("mlxcel.cli.bench", "Measure pairings on this host, and check records."),
     "distill": ("mlxcel.cli.distill", "Make a drafter for a target."),
     "demo": ("mlxcel.cli.demo", "Answer prompts classic and speculative, and compare."),
     "engine": ("mlxcel.cli.engine", "Serve a model to other processes, or show how it is."),

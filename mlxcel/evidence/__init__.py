@@ -19,7 +19,7 @@ from mlxcel.decide.record_json import parse_record
 from mlxcel.decide.records import Record
 from mlxcel.errors import LoadError
 
-__all__ = ["load_decision", "load_predictions", "load_records", "record_schema"]
+__all__ = ["load_decision", "load_predictions", "load_records", "read_json", "record_schema"]
 
 _OTHER_FILES = ("schema.json", "decision.json")
 
@@ -93,9 +93,19 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _parsed(source: Traversable, parse: Callable[[object, str], _Parsed]) -> _Parsed:
+def read_json(source: Traversable) -> object:
+    """The JSON value of a file.
+
+    Raises
+    ------
+    LoadError
+        It cannot be read, or is not JSON; names the file and the reason.
+    """
     try:
-        data = json.loads(source.read_text(encoding="utf-8"), object_pairs_hook=_once)
+        return json.loads(source.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except (OSError, RecursionError, ValueError) as error:
         raise LoadError(f"{source}: not readable as JSON ({error}); repair or remove it") from None
-    return parse(data, str(source))
+
+
+def _parsed(source: Traversable, parse: Callable[[object, str], _Parsed]) -> _Parsed:
+    return parse(read_json(source), str(source))
