@@ -7,7 +7,7 @@ from typing import Any
 
 from mlxcel.decide.kernels import JUDGED_ROWS, WIDE_LIMIT
 
-__all__ = ["cost_markdown"]
+__all__ = ["cost_markdown", "costs_table"]
 
 
 def cost_markdown(record: Mapping[str, Any]) -> str:
@@ -41,6 +41,39 @@ def cost_markdown(record: Mapping[str, Any]) -> str:
         lines += ["", *(f"Not measured: {name}: {why}." for name, why in cost["skipped"].items())]
     lines += ["", f"Sizes: {cost['source']}."]
     return "\n".join(lines) + "\n"
+
+
+def costs_table(records: Iterable[Mapping[str, Any]]) -> str:
+    """All forms of all records in one Markdown table, in pipelined classic steps of the form."""
+    rows = []
+    for record in records:
+        for form in record["figures"]["forms"]:
+            line = form["fit_padded"]
+            rows.append(
+                [
+                    record["host"]["chip"],
+                    record["pairing"]["name"],
+                    form["form"],
+                    f"{form['classic_ms']:.2f}",
+                    f"{form['verify_steps']:.2f}",
+                    str(form["verify_tokens"]),
+                    _optional(form["draft_steps"], 3),
+                    _optional(form["round_steps"], 2),
+                    "" if line is None else f"{line['a']:.2f} {_signed(line['b'])} K",
+                    form["bounds"],
+                    record["date"],
+                    f"`{record['id']}`",
+                ]
+            )
+    head = [
+        "host", "sizes of", "form", "classic ms", f"verify of {JUDGED_ROWS}", "fed as", "draft",
+        "round", "verify, padded where cheaper", "what bounds it", "date", "record",
+    ]  # fmt: skip
+    return "\n".join(_table(head, rows)) + "\n"
+
+
+def _optional(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
 
 
 def _sentence(record: Mapping[str, Any]) -> str:

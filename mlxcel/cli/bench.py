@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from mlxcel.cli.bench_cost import cost
 from mlxcel.cli.bench_options import bench_options, measure, quick_plan, width_list
 
 __all__ = ["bench"]
@@ -71,6 +72,9 @@ def verify(ctx: click.Context, files: tuple[Path, ...]) -> None:
         refused += bool(found)
     if refused:
         ctx.exit(REFUSED)
+
+
+bench.add_command(cost)
 
 
 def _campaign(tool: str, widths: tuple[int, ...], options: dict[str, Any]) -> None:

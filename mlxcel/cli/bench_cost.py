@@ -87,8 +87,9 @@ def cost(
 def _measured(geometry: str, options: dict[str, Any]) -> dict[str, Any]:
     """Measure, and make a record of it."""
     os.environ.setdefault(*GRAPHS)
-    from mlxcel.bench.cost_provenance import cost_provenance
     from mlxcel.bench.cost_record import cost_record
+    from mlxcel.bench.guarded import unguarded
+    from mlxcel.bench.provenance import collect
     from mlxcel.hardware.host import describe
     from mlxcel.runtime.cost_profile import measure_costs
 
@@ -98,17 +99,25 @@ def _measured(geometry: str, options: dict[str, Any]) -> dict[str, Any]:
     host = describe()
     peak = _peak(options, host.chip)
     started = datetime.now(UTC)
-    with bar() as progress:
+    with bar() as progress, unguarded() as guards:
         times = measure_costs(sizes, plan, progress=progress)
-    provenance = cost_provenance(
-        host, command=sys.argv, environ=os.environ, started=started, seconds=times.seconds
+    provenance = collect(
+        host,
+        kernel=None,
+        exactness=None,
+        command=sys.argv,
+        environ=os.environ,
+        started=started,
+        seconds=times.seconds,
+        guards=guards.report(),
+        cost_only=True,
     )
     return cost_record(times, _identity(sizes, started), host, peak, provenance)
 
 
 def _checked(path: Path | None) -> dict[str, Any]:
     """A record from a file, all of whose figures follow from its samples."""
-    from mlxcel.bench.cost_record import cost_complaints
+    from mlxcel.decide.cost_recompute import cost_complaints
 
     assert path is not None
     try:

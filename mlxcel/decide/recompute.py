@@ -12,6 +12,7 @@ from typing import Any
 from mlxcel.decide._fields import Fields
 from mlxcel.decide.bench_figures import DERIVED, Figures, derive
 from mlxcel.decide.bench_sweep import fits_of
+from mlxcel.decide.cost_recompute import cost_complaints, is_cost_record
 from mlxcel.decide.measured_json import parse_provenance, parse_raw, plain
 from mlxcel.decide.measured_words import exactness_word, memory_gb, protocol_word
 from mlxcel.decide.record_json import parse_record
@@ -37,6 +38,8 @@ def complaints(data: object, where: str = "record") -> list[str]:
         One for each figure that its samples contradict, with row, field, the stored and the
         recomputed value; then what else makes it no valid record. Empty for a sound one.
     """
+    if isinstance(data, Mapping) and is_cost_record(data):
+        return cost_complaints(data, where)
     found = list(_edited(data, where)) if _measured(data) else []
     try:
         record = parse_record(data, where)

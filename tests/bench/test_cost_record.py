@@ -6,20 +6,29 @@ import copy
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mlxcel.bench import cost_record as module
+import mlxcel.evidence
+
 from mlxcel.bench.cost_plot import cost_svg
-from mlxcel.bench.cost_provenance import cost_provenance
-from mlxcel.bench.cost_record import CostIdentity, cost_complaints, cost_record, figures_of
-from mlxcel.bench.cost_report import cost_markdown
+from mlxcel.bench.cost_record import CostIdentity, cost_record
+from mlxcel.bench.cost_report import cost_markdown, costs_table
+from mlxcel.bench.guarded import unguarded
+from mlxcel.bench.provenance import collect
+from mlxcel.decide.cost_recompute import cost_complaints, figures_of, plain_record, raw_of
+from mlxcel.decide.recompute import complaints
 from mlxcel.errors import LoadError
+from mlxcel.evidence import load_cost_records
 from mlxcel.hardware.blas import BlasChoice
 from mlxcel.hardware.cost_times import CostTimes, PartKey, PartTime, PassKey, Sample
 from mlxcel.hardware.host import Host
 from mlxcel.hardware.peaks import peak_of
+
+
+COST = Path(mlxcel.evidence.__file__).parent / "cost"
 
 
 def host(chip: str = "NVIDIA H200") -> Host:
@@ -73,10 +82,13 @@ IDENTITY = CostIdentity(
 
 
 def made(layers: int = 60) -> dict[str, Any]:
-    provenance = cost_provenance(
-        host(), command=["/somewhere/mlxcel", "bench"], seconds=200.0,
+    with unguarded() as guards:
+        report = guards.report()
+    provenance = collect(
+        host(), kernel=None, exactness=None, command=["/somewhere/mlxcel", "bench"],
         environ={"MLX_PTX_CACHE_DIR": "/private/ptx", "HOME": "/root", "OMP_NUM_THREADS": "2"},
-        started=datetime(2026, 11, 30, 22, 10, tzinfo=UTC),
+        started=datetime(2026, 11, 30, 22, 10, tzinfo=UTC), seconds=200.0, guards=report,
+        cost_only=True,
     )  # fmt: skip
     return cost_record(times(layers), IDENTITY, host(), peak_of("NVIDIA H200"), provenance)
 
@@ -100,11 +112,20 @@ def test_a_record_says_where_it_is_from(record: dict[str, Any]) -> None:
 
 
 def test_a_good_record_has_no_complaints_and_its_figures_come_again(record: dict[str, Any]) -> None:
-    assert cost_complaints(record) == []
+    assert cost_complaints(record) == complaints(record) == []
     figures = figures_of(record)
     assert figures.serve == record["figures"]["serve"]
     assert figures.forms[0].verify_tokens == 8
     assert figures.forms[0].verify_steps == pytest.approx(1.25)
+
+
+def test_without_what_is_its_own_it_is_a_record_like_others(record: dict[str, Any]) -> None:
+    plain = plain_record(record)
+    assert (plain.origin, plain.schema, plain.rows) == ("measured", 2, ())
+    assert plain.provenance is not None
+    assert plain.provenance.cost_only
+    assert {timing.stage for timing in plain.timings} == {"verify", "draft", "round"}
+    assert [fit.b for fit in plain.fits] == [fit["b"] for fit in record["fits"]]
 
 
 def test_fewer_layers_are_in_the_name_and_in_the_notes() -> None:
@@ -170,6 +191,9 @@ def test_an_edited_sample_is_refused_too(record: dict[str, Any]) -> None:
         (lambda r: r["cost"].pop("peak"), "peak"),
         (lambda r: r["provenance"].update(cost_only=False), "cost_only"),
         (lambda r: r.pop("parts"), "parts"),
+        (lambda r: r["host"].pop("chip"), "chip"),
+        (lambda r: r["provenance"].update(commit="abc"), "commit"),
+        (lambda r: r.update(surprise=1), "surprise"),
     ],
 )
 def test_a_damaged_record_is_one_clear_line(
@@ -184,7 +208,30 @@ def test_a_damaged_record_is_one_clear_line(
 
 def test_reading_raises_what_checking_says(record: dict[str, Any]) -> None:
     with pytest.raises(LoadError, match="'schema' is missing"):
-        module.raw_of({}, "file")
+        raw_of({}, "file")
+
+
+def test_a_folder_of_records_is_read_and_a_damaged_one_named(
+    record: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / f"{record['id']}.json"
+    path.write_text(json.dumps(record))
+    assert load_cost_records(tmp_path) == (record,)
+    table = costs_table(load_cost_records(tmp_path))
+    assert "| NVIDIA H200 | gemma-4-31b | stored | 20.00 | 1.25 | 8 | 0.050 | 1.50 |" in table
+    path.write_text(json.dumps(record | {"fits": []}))
+    with pytest.raises(LoadError, match="fits is"):
+        load_cost_records(tmp_path)
+    path.write_text("[]")
+    with pytest.raises(LoadError, match="must be an object"):
+        load_cost_records(tmp_path)
+    assert load_cost_records(tmp_path / "none") == ()
+
+
+def test_the_packages_own_are_sound_and_named_after_themselves() -> None:
+    for found in load_cost_records():
+        assert cost_complaints(found) == []
+        assert (COST / f"{found['id']}.json").is_file()
 
 
 def test_the_page_shows_what_counts(record: dict[str, Any]) -> None:
