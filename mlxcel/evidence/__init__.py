@@ -1,7 +1,8 @@
 """The evidence that comes with the package, and folders of further records. Holds no logic.
 
 One JSON file per measurement campaign, in the form of ``schema.json``; predictions in
-``predictions/``, cost-only records in ``cost/``; ``decision.json`` is what was last decided from them. Only reads.
+``predictions/``, cost-only records in ``cost/``; ``decision.json`` is what was last decided from
+them. Only reads.
 """
 
 from __future__ import annotations

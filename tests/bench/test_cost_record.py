@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import mlxcel.evidence
-
 from mlxcel.bench.cost_plot import cost_svg
 from mlxcel.bench.cost_record import CostIdentity, cost_record
 from mlxcel.bench.cost_report import cost_markdown, costs_table
@@ -26,7 +25,6 @@ from mlxcel.hardware.blas import BlasChoice
 from mlxcel.hardware.cost_times import CostTimes, PartKey, PartTime, PassKey, Sample
 from mlxcel.hardware.host import Host
 from mlxcel.hardware.peaks import peak_of
-
 
 COST = Path(mlxcel.evidence.__file__).parent / "cost"
 
