@@ -22,6 +22,7 @@ COMMANDS = {
     "generate": ("mlxcel.cli.generate", "Continue a prompt."),
     "gate": ("mlxcel.cli.gate", "Say whether bursts pay, on which evidence, here or elsewhere."),
     "info": ("mlxcel.cli.info", "Show what this host is and which versions run."),
+    "pairings": ("mlxcel.cli.pairings", "List targets and drafters that are known to fit."),
     "serve": ("mlxcel.cli.serve", "Serve a model over HTTP: OpenAI's API and a page."),
     "probe": ("mlxcel.cli.probe", "Measure kernels and exactness on this host."),
 }
