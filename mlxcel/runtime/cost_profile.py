@@ -67,26 +67,18 @@ class _Form:
         return self._sampled(lambda: self.row.verify(width, tokens, drafts), waited)
 
     def draft(self) -> Sample:
-        """Drafts in a chain, three in a row as for a block of four."""
-        steps = JUDGED_WIDTH - 1
-        self._begin()
-
-        def chain() -> mx.array:
-            drafts, _ = self._chain(steps)
-            return drafts
-
-        found = self._sampled(chain, waited=False, pending=False)
+        """Drafts in a chain, as for a block of four; seconds of one of them."""
+        drafter, steps = self._beginning(), JUDGED_WIDTH - 1
+        found = self._sampled(lambda: drafter.draft(JUDGED_WIDTH), waited=False, pending=False)
         return Sample(found.seconds / steps, found.host / steps)
 
     def round(self, width: int, tokens: int) -> Sample:
         """Whole rounds: drafts, verify, and what the drafter takes in of it."""
-        self._begin()
+        drafter = self._beginning()
 
         def one() -> mx.array:
-            drafts, _ = self._chain(width - 1)
-            packed = self.row.verify(width, tokens, drafts)
-            if self.drafter is not None:
-                self.drafter.absorb(self.row.choices, self.row.hidden)
+            packed = self.row.verify(width, tokens, drafter.draft(width))
+            drafter.absorb()
             return packed
 
         return self._sampled(one, waited=False)
@@ -95,20 +87,13 @@ class _Form:
         """The output head alone."""
         return self._sampled(lambda: part.build()[0], waited=False, pending=False)
 
-    def _begin(self) -> None:
+    def _beginning(self) -> CostDrafter:
+        """The drafter and the row as they were at first."""
+        if self.drafter is None:
+            raise AssertionError("there is no drafter")
         self.row.rewind(self._plan.context)
-        if self.drafter is not None:
-            self.drafter.begin()
-
-    def _chain(self, steps: int) -> tuple[mx.array, mx.array]:
-        assert self.drafter is not None
-        shared, length = self.row.shared(), self.row.length()
-        token, hidden = self.row.bonus[None], self.row.hidden[:, :1]
-        drafts = []
-        for _ in range(steps):
-            token, hidden = self.drafter.step(token, hidden, shared, length)
-            drafts.append(token)
-        return mx.concatenate(drafts, axis=1), hidden
+        self.drafter.begin()
+        return self.drafter
 
     def _sampled(
         self, build: Callable[[], mx.array], waited: bool, *, pending: bool = True
@@ -181,7 +166,7 @@ def measure_costs(
         row = row_of(target, plan.context, widest=plan.widest, length_step=plan.length_step)
         drafter = None
         if geometry.drafter is not None:
-            drafter = build_drafter(geometry, target, dtype, plan.context)
+            drafter = build_drafter(geometry, row, dtype, plan.context)
         forms[form] = _Form(row, drafter, plan, clock)
     scaled = geometry.layers < geometry.layers_published
     arms = [arm for name, form in forms.items() for arm in _arms(name, form, plan, dtype, scaled)]

@@ -18,10 +18,9 @@ from mlx_lm.models.cache import ArraysCache, KVCache
 
 from mlxcel.errors import LoadError
 from mlxcel.models.target import Target
-from mlxcel.runtime.batch import Batch
+from mlxcel.runtime.batch import Batch, Check
 from mlxcel.runtime.caches import new_caches
 from mlxcel.runtime.frame import Frame
-from mlxcel.runtime.geometry_drafter import SharedKeys
 from mlxcel.runtime.kv_cache import SlotCache
 from mlxcel.runtime.sampling import RowSampler
 from mlxcel.types import SamplingParams
@@ -67,12 +66,6 @@ class CostRow(Protocol):
     def pending(self) -> list[mx.array]:
         """Arrays to be evaluated with a pass."""
 
-    def shared(self) -> SharedKeys:
-        """Keys and values of the last layer of each kind."""
-
-    def length(self) -> mx.array:
-        """Tokens in the caches, an int32 scalar."""
-
     def frame(self, tokens: int) -> list[Any]:
         """Caches by layer, ready for the attention of a block of so many tokens."""
 
@@ -103,13 +96,20 @@ def row_of(target: Target, context: int, *, widest: int, length_step: int) -> Co
 
 
 class SlotRow:
-    """See the module."""
+    """See the module.
+
+    Attributes
+    ----------
+    batch : Batch
+        The row as the engine has it.
+    check : Check or None
+        Of the last verify.
+    """
 
     kind = "slot"
 
     def __init__(self, target: Target, context: int, *, widest: int, length_step: int) -> None:
         self.target = target
-        self._widest = widest
         self.batch = Batch(target, slack=widest, length_step=length_step)
         caches = new_caches(target, slack=widest, length_step=length_step)
         assert isinstance(caches, SlotCache)
@@ -124,7 +124,7 @@ class SlotRow:
         bonus = mx.array([1], mx.uint32)
         self.batch.join(caches, sampler, length=context, bonus=bonus, previous=1)
         self._length = context
-        self._rounds = 0
+        self.check: Check | None = None
         self.hidden = mx.zeros((1, 1, int(target.text_config["hidden_size"])))
         self.choices = bonus[None]
 
@@ -148,13 +148,14 @@ class SlotRow:
     def verify(self, width: int, tokens: int, drafts: mx.array) -> mx.array:
         """See `CostRow`; the length is on the device, as after any round that drafted."""
         check = self.batch.verify(
-            drafts if width > 1 else None, [1], bound=self._bound(tokens), pad_to=tokens
+            drafts if width > 1 else None, [1], bound=self.bound(tokens), pad_to=tokens
         )
         self._length += 1
+        self.check = check
         self.hidden, self.choices = check.hidden, check.choice.tokens
         return check.packed
 
-    def _bound(self, tokens: int) -> int:
+    def bound(self, tokens: int) -> int:
         """What the engine knows while the round before is unread: it may have accepted all."""
         return self._length + 2 * tokens - 1
 
@@ -162,26 +163,10 @@ class SlotRow:
         """See `CostRow`."""
         return [*self.batch.pending(), self.hidden]
 
-    def shared(self) -> SharedKeys:
-        """See `CostRow`; columns as a verify sees them."""
-        found: SharedKeys = {}
-        step = self.batch.length_step
-        columns = -(-self._bound(self._widest) // step) * step
-        windows = self.target.layout.windows or ()
-        for layer, window in zip(self.batch.caches.layers, windows, strict=True):
-            kind = "full_attention" if window is None else "sliding_attention"
-            seen = min(columns, layer.capacity)
-            found[kind] = (layer.keys[:, :, :seen], layer.values[:, :, :seen])
-        return found
-
-    def length(self) -> mx.array:
-        """See `CostRow`."""
-        return self.batch.lengths[0]
-
     def frame(self, tokens: int) -> list[Any]:
         """See `CostRow`."""
         caches = self.batch.caches
-        caches.frame = self.batch.frame(tokens, bound=self._bound(tokens), exact=None)
+        caches.frame = self.batch.frame(tokens, bound=self.bound(tokens), exact=None)
         return caches.layers
 
     def release(self, tokens: int) -> None:
@@ -192,7 +177,7 @@ class SlotRow:
         caches = self.batch.caches
         assert isinstance(caches, SlotCache)
         span = caches.span_step
-        return -(-self._bound(tokens) // span) * span
+        return -(-self.bound(tokens) // span) * span
 
 
 class NativeRow:
@@ -267,14 +252,6 @@ class NativeRow:
         states = [array for state in self._states() for array in state or []]
         keys = [a for c in self.caches if isinstance(c, KVCache) for a in (c.keys, c.values)]
         return [*states, *keys]
-
-    def shared(self) -> SharedKeys:
-        """See `CostRow`; no drafter of such a target reads them."""
-        return {}
-
-    def length(self) -> mx.array:
-        """See `CostRow`."""
-        return mx.array(self._context, mx.int32)
 
     def frame(self, tokens: int) -> list[Any]:
         """See `CostRow`."""

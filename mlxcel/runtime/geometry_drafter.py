@@ -1,7 +1,8 @@
-"""Drafters of a published size with made-up weights: what one step of them costs.
+"""Drafters of a published size with made-up weights: what a step and a round of them cost.
 
-Built from mlx-lm's layers. They run the operations of the real drafters on arrays of the real
-shapes and propose nothing of use; which positions a mask hides does not change the cost.
+Assistants are the real ones (`mlxcel.runtime.assistant`), on the target's slot caches. A head
+for recurrent targets runs beside mlx-lm's caches, from mlx-lm's own layer, since slot caches
+cannot serve those yet.
 """
 
 from __future__ import annotations
@@ -14,104 +15,107 @@ from mlx.utils import tree_flatten
 from mlx_lm.models import gemma4_text, qwen3_5
 from mlx_lm.models.cache import KVCache
 
+from mlxcel.models.drafters.gemma4_assistant import Gemma4Assistant
+from mlxcel.models.drafters.gemma4_assistant_config import AssistantConfig, check_pair
 from mlxcel.models.target import Target
+from mlxcel.runtime.assistant import AssistantChain
+from mlxcel.runtime.cost_rows import CostRow, SlotRow
 from mlxcel.runtime.geometry import DrafterGeometry, Geometry
 from mlxcel.runtime.geometry_model import cast, evaluate, quantized
 
-__all__ = ["AssistantDrafter", "CostDrafter", "MtpDrafter", "SharedKeys", "build_drafter"]
-
-SharedKeys = dict[str, tuple[mx.array, mx.array]]
-"""Keys and values of the target's last sliding and last full layer, by kind of layer."""
+__all__ = ["AssistantDrafter", "CostDrafter", "MtpDrafter", "assistant_config", "build_drafter"]
 
 
 class CostDrafter(Protocol):
-    """A drafter, one row, one step at a time."""
+    """A drafter beside one row."""
 
     nbytes: int
 
     def begin(self) -> None:
-        """Forget what was drafted since the drafter was made."""
+        """Forget what was drafted; the row has been put back to its first length."""
 
-    def step(
-        self, token: mx.array, hidden: mx.array, shared: SharedKeys, length: mx.array
-    ) -> tuple[mx.array, mx.array]:
-        """One draft: uint32 ``(1, 1)`` and hidden ``(1, 1, size)`` to the next of both."""
+    def draft(self, width: int) -> mx.array:
+        """Build ``width - 1`` drafts behind the row's bonus token, uint32 ``(1, width - 1)``."""
 
-    def absorb(self, tokens: mx.array, hidden: mx.array) -> None:
-        """Take in the true pairs of a verify, ``(1, width)`` and ``(1, width, size)``."""
+    def absorb(self) -> None:
+        """Take in the row's last verify."""
 
 
-def build_drafter(geometry: Geometry, target: Target, dtype: mx.Dtype, context: int) -> CostDrafter:
+def build_drafter(
+    geometry: Geometry, row: CostRow, dtype: mx.Dtype, context: int
+) -> CostDrafter:
     """Build the drafter of a geometry on this thread.
 
     Parameters
     ----------
     geometry : Geometry
         With a drafter.
-    target : Target
-        Its embedding and, for an MTP head, its output head are shared.
+    row : CostRow
+        What it drafts for; embedding, caches or output head of its target are shared.
     dtype : mx.Dtype
         Type of activations.
     context : int
         Pairs in the cache of a drafter that has one.
+
+    Raises
+    ------
+    LoadError
+        An assistant's sizes do not fit the target's.
     """
     drafter = geometry.drafter
     if drafter is None:
         raise AssertionError(f"{geometry.name} has no drafter")
     if drafter.kind == "gemma4_assistant":
-        return AssistantDrafter(drafter, target, dtype)
-    return MtpDrafter(drafter, target, dtype, context)
+        assert isinstance(row, SlotRow)
+        return AssistantDrafter(drafter, row, dtype)
+    return MtpDrafter(drafter, row, dtype, context)
 
 
-class AssistantDrafter(nn.Module):
-    """Gemma 4 assistant: layers with queries only, on the target's keys and values.
+def assistant_config(geometry: DrafterGeometry, backbone: int) -> AssistantConfig:
+    """Config of an assistant with a dense head.
 
-    One step as in transformers' ``Gemma4AssistantForCausalLM`` with a dense head: the scaled
-    embedding and the hidden state, joined and projected down; the layers; the logits; the
-    hidden state projected up again.
+    Parameters
+    ----------
+    geometry : DrafterGeometry
+        Its sizes.
+    backbone : int
+        Hidden size of the target.
     """
+    args = gemma4_text.ModelArgs.from_dict(dict(geometry.config))
+    return AssistantConfig(args, backbone_hidden_size=backbone, centroids=0, top_k=0)
 
-    def __init__(self, geometry: DrafterGeometry, target: Target, dtype: mx.Dtype) -> None:
-        super().__init__()
-        args = gemma4_text.ModelArgs.from_dict(dict(geometry.config))
-        size, outer = args.hidden_size, int(target.text_config["hidden_size"])
-        self.embed_tokens = nn.Embedding(args.vocab_size, size)
-        self.layers = [gemma4_text.DecoderLayer(args, at) for at in range(args.num_hidden_layers)]
-        self.norm = nn.RMSNorm(size, eps=args.rms_norm_eps)
-        self.pre_projection = nn.Linear(2 * outer, size, bias=False)
-        self.post_projection = nn.Linear(size, outer, bias=False)
-        self.eval()
-        cast(self, dtype)
-        quantized(self, geometry.quantization)
-        evaluate(self, "drafter")
-        self._body = target.body
-        self.nbytes = _bytes(self)
+
+class AssistantDrafter:
+    """A Gemma 4 assistant on a row's slot caches."""
+
+    def __init__(self, geometry: DrafterGeometry, row: SlotRow, dtype: mx.Dtype) -> None:
+        target = row.target
+        config = assistant_config(geometry, int(target.text_config["hidden_size"]))
+        check_pair(config, target.core.args, geometry.checkpoint)
+        assistant = Gemma4Assistant(config, target)
+        assistant.eval()
+        cast(assistant, dtype)
+        quantized(assistant, geometry.quantization)
+        evaluate(assistant, "drafter")
+        self.nbytes = _bytes(assistant)
+        self._row, self._chain = row, AssistantChain(assistant)
 
     def begin(self) -> None:
-        """See `CostDrafter`; it has no state of its own."""
+        """See `CostDrafter`; the newest hidden state is all that it begins with."""
+        self._chain.state = self._row.hidden[:, :1]
 
-    def step(
-        self, token: mx.array, hidden: mx.array, shared: SharedKeys, length: mx.array
-    ) -> tuple[mx.array, mx.array]:
+    def draft(self, width: int) -> mx.array:
         """See `CostDrafter`."""
-        embedding = self._body.embed_tokens(token) * self._body.embed_scale
-        x = self.pre_projection(mx.concatenate([embedding, hidden], axis=-1))
-        masks = {
-            kind: (mx.arange(keys.shape[2]) < length)[None, None, None]
-            for kind, (keys, _) in shared.items()
-        }
-        for layer in self.layers:
-            kind = layer.layer_type
-            x, _, _ = layer(x, masks[kind], None, shared_kv=shared[kind], offset=length)
-        x = self.norm(x)
-        logits = self.embed_tokens.as_linear(x)
-        return mx.argmax(logits, axis=-1), self.post_projection(x)
+        row = self._row
+        return self._chain.draft(row.batch, width, bound=row.bound(width), exact=None)
 
-    def absorb(self, tokens: mx.array, hidden: mx.array) -> None:
-        """See `CostDrafter`; the next draft needs the last hidden state alone."""
+    def absorb(self) -> None:
+        """See `CostDrafter`."""
+        if self._row.check is not None:
+            self._chain.absorb(self._row.check)
 
 
-class MtpDrafter(nn.Module):
+class MtpDrafter:
     """Qwen 3.5 head: one full-attention layer with a cache, under the target's output head.
 
     As `mlxcel.runtime.mtp.MtpChain` runs it: the pass over the true pairs gives the state of the
@@ -119,8 +123,61 @@ class MtpDrafter(nn.Module):
     """
 
     def __init__(
-        self, geometry: DrafterGeometry, target: Target, dtype: mx.Dtype, context: int
+        self, geometry: DrafterGeometry, row: CostRow, dtype: mx.Dtype, context: int
     ) -> None:
+        target = row.target
+        self._head = head = _MtpHead(target)
+        head.eval()
+        cast(head, dtype)
+        quantized(head, geometry.quantization, target.core.quant_predicate)
+        evaluate(head, "drafter")
+        self.nbytes = _bytes(head)
+        args = target.core.args
+        shape = (1, int(args.num_key_value_heads), context, int(args.head_dim))
+        self._row, self._cache, self._context = row, KVCache(), context
+        self._cache.update_and_fetch(*(mx.random.normal(shape).astype(dtype) for _ in range(2)))
+        mx.eval(self._cache.keys, self._cache.values)
+        self._chained = 0  # entries of drafts in the cache
+        self._state: mx.array | None = None
+
+    @property
+    def pairs(self) -> int:
+        """Entries in the cache."""
+        return int(self._cache.offset)
+
+    def begin(self) -> None:
+        """See `CostDrafter`."""
+        self._cache.trim(self._cache.offset - self._context)
+        self._chained, self._state = 0, None
+
+    def draft(self, width: int) -> mx.array:
+        """See `CostDrafter`."""
+        token, state = self._row.bonus[None], self._row.hidden[:, :1]
+        drafts = []
+        for _ in range(width - 1):
+            if self._state is None:
+                state = self._head(token, state, None, self._cache)
+                self._chained += 1
+            else:
+                state, self._state = self._state, None
+            token = mx.argmax(self._row.target.logits(state), axis=-1)
+            drafts.append(token)
+        return mx.concatenate(drafts, axis=1)
+
+    def absorb(self) -> None:
+        """See `CostDrafter`: the true pairs replace the chained ones; one of them stays."""
+        self._cache.trim(self._chained)
+        self._chained = 0
+        tokens = self._row.choices
+        states = self._head(tokens, self._row.hidden, "causal", self._cache)
+        self._state = states[:, :1]
+        self._cache.trim(int(tokens.shape[1]) - 1)
+
+
+class _MtpHead(nn.Module):
+    """The head's own matrices: pair to hidden state, as `mlxcel.models.drafters.mtp` has it."""
+
+    def __init__(self, target: Target) -> None:
         super().__init__()
         args = target.core.args
         size, eps = int(args.hidden_size), float(args.rms_norm_eps)
@@ -129,45 +186,14 @@ class MtpDrafter(nn.Module):
         self.pre_fc_norm_hidden = nn.RMSNorm(size, eps=eps)
         self.layer = qwen3_5.DecoderLayer(args, layer_idx=args.full_attention_interval - 1)
         self.norm = nn.RMSNorm(size, eps=eps)
-        self.eval()
-        cast(self, dtype)
-        quantized(self, geometry.quantization, target.core.quant_predicate)
-        evaluate(self, "drafter")
-        self.nbytes = _bytes(self)
-        shape = (1, int(args.num_key_value_heads), context, int(args.head_dim))
-        self._target, self._cache, self._context = target, KVCache(), context
-        self._cache.update_and_fetch(*(mx.random.normal(shape).astype(dtype) for _ in range(2)))
-        mx.eval(self._cache.keys, self._cache.values)
-        self._chained = 0  # entries of drafts in the cache
-        self._state: mx.array | None = None
+        self._target = target
 
-    def begin(self) -> None:
-        """See `CostDrafter`."""
-        self._cache.trim(self._cache.offset - self._context)
-        self._chained, self._state = 0, None
-
-    def step(
-        self, token: mx.array, hidden: mx.array, shared: SharedKeys, length: mx.array
-    ) -> tuple[mx.array, mx.array]:
-        """See `CostDrafter`."""
-        state, self._state = self._state, None
-        if state is None:
-            state = self._read(token, hidden, None)
-            self._chained += 1
-        return mx.argmax(self._target.logits(state), axis=-1), state
-
-    def absorb(self, tokens: mx.array, hidden: mx.array) -> None:
-        """See `CostDrafter`: the true pairs replace the chained ones; one of them stays."""
-        self._cache.trim(self._chained)
-        self._chained = 0
-        self._state = self._read(tokens, hidden, "causal")[:, :1]
-        self._cache.trim(int(tokens.shape[1]) - 1)
-
-    def _read(self, tokens: mx.array, hidden: mx.array, mask: Any) -> mx.array:
+    def __call__(self, tokens: mx.array, hidden: mx.array, mask: Any, cache: Any) -> mx.array:
+        """Pass over pairs of a token and the hidden state before it, ``(1, width, size)``."""
         embedding = self._target.body.embed_tokens(tokens).astype(hidden.dtype)
         parts = [self.pre_fc_norm_embedding(embedding), self.pre_fc_norm_hidden(hidden)]
         x = self.fc(mx.concatenate(parts, axis=-1))
-        return self.norm(self.layer(x, mask, self._cache))  # type: ignore[no-any-return]
+        return self.norm(self.layer(x, mask, cache))  # type: ignore[no-any-return]
 
 
 def _bytes(module: nn.Module) -> int:

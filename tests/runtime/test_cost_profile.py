@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
+from mlx_lm.models import gemma4_text
 from mlx_lm.utils import quantize_model
 
 from mlxcel.assets import published_geometries
 from mlxcel.errors import ConfigError, LoadError
 from mlxcel.hardware.cost_times import CostTimes, PassKey, Sample
+from mlxcel.models.drafters.gemma4_assistant import Gemma4Assistant
+from mlxcel.models.drafters.gemma4_assistant_config import check_pair
 from mlxcel.runtime import cost_profile
 from mlxcel.runtime.cost_parts import parts_of
 from mlxcel.runtime.cost_plan import CostPlan
 from mlxcel.runtime.cost_profile import measure_costs
 from mlxcel.runtime.cost_rows import NativeRow, SlotRow, row_of
 from mlxcel.runtime.geometry import Geometry, parse_geometry
-from mlxcel.runtime.geometry_drafter import build_drafter
+from mlxcel.runtime.geometry_drafter import MtpDrafter, assistant_config, build_drafter
 from mlxcel.runtime.geometry_model import (
     _lazy_model,
     build_target,
@@ -211,10 +215,10 @@ def test_right_drafts_are_not_accepted_either_and_rounds_advance_by_one() -> Non
         mx.eval(packed, made.pending())
         if at == 1:
             assert made.choices[0, :3].tolist() == steps
-        assert int(made.length().item()) == CONTEXT + at
+        assert int(made.batch.lengths[0].item()) == CONTEXT + at
     made.rewind(CONTEXT)
     _feed(made, 1)
-    assert int(made.length().item()) == CONTEXT
+    assert int(made.batch.lengths[0].item()) == CONTEXT
     check = made.batch.verify(right, [4], bound=CONTEXT + 8)
     assert int(check.accepted[0].item()) == 3  # as they are when they may count
 
@@ -240,35 +244,55 @@ def test_a_cache_that_cannot_be_put_back_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_drafts_have_the_shapes_of_the_next_ones(name: str) -> None:
+def test_drafts_are_made_round_by_round(name: str) -> None:
     made = row(name)
-    drafter = build_drafter(tiny(name), made.target, mx.float32, CONTEXT)
-    packed = made.verify(4, 4, mx.ones((1, 3), mx.uint32))
+    drafter = build_drafter(tiny(name), made, mx.float32, CONTEXT)
+    mx.eval(made.classic(), made.pending())
+    made.rewind(CONTEXT)
     drafter.begin()
-    token, hidden = made.bonus[None], made.hidden[:, :1]
-    for _ in range(3):
-        token, hidden = drafter.step(token, hidden, made.shared(), made.length())
-        assert (token.shape, hidden.shape) == ((1, 1), (1, 1, 64))
-        assert token.dtype == mx.uint32
-    drafter.absorb(made.choices, made.hidden)
-    again, _ = drafter.step(token, hidden, made.shared(), made.length())
-    mx.eval(packed, token, hidden, again)
-    assert 0 <= int(again.item()) < 96
+    for width in (4, 4, 2):
+        drafts = drafter.draft(width)
+        packed = made.verify(width, width, drafts)
+        drafter.absorb()
+        mx.eval(drafts, packed, made.pending())
+        assert (drafts.shape, drafts.dtype) == ((1, width - 1), mx.uint32)
+        assert bool(mx.all(drafts < 96).item())
+        assert packed[0, 0, 1:].tolist() == drafts[0].tolist()
     assert drafter.nbytes > 0
 
 
 def test_an_mtp_cache_keeps_one_pair_of_a_round() -> None:
     made = row("tiny-qwen3_5")
-    drafter = build_drafter(tiny("tiny-qwen3_5"), made.target, mx.float32, CONTEXT)
-    cache = drafter._cache  # type: ignore[attr-defined]
-    made.verify(4, 4, mx.ones((1, 3), mx.uint32))
-    for at in range(1, 4):
-        for _ in range(3):
-            drafter.step(made.bonus[None], made.hidden[:, :1], {}, made.length())
-        drafter.absorb(made.choices, made.hidden)
-        assert cache.offset == CONTEXT + at
+    drafter = build_drafter(tiny("tiny-qwen3_5"), made, mx.float32, CONTEXT)
+    assert isinstance(drafter, MtpDrafter)
     drafter.begin()
-    assert cache.offset == CONTEXT
+    for at in range(1, 4):
+        made.verify(4, 4, drafter.draft(4))
+        # The first draft of a round but the first comes from the pass over the true pairs.
+        assert drafter.pairs == CONTEXT + at - 1 + (3 if at == 1 else 2)
+        drafter.absorb()
+        assert drafter.pairs == CONTEXT + at
+    drafter.begin()
+    assert drafter.pairs == CONTEXT
+
+
+@pytest.mark.parametrize("name", ["gemma-4-31b", "gemma-4-12b", "gemma-4-26b-a4b"])
+def test_published_assistants_fit_their_targets(name: str) -> None:
+    """Parameters of the 31B's and the 12B's by their cards: 470 and 423 million."""
+    geometry = parse_geometry(name, published_geometries()[name])
+    assert geometry.drafter is not None
+    size = int(geometry.config["hidden_size"])
+    config = assistant_config(geometry.drafter, size)
+    target = gemma4_text.ModelArgs.from_dict(geometry.model_args())
+    check_pair(config, target, name)
+
+    class Shared:
+        core = SimpleNamespace(args=target)
+
+    assistant = Gemma4Assistant(config, Shared())  # type: ignore[arg-type]
+    weights = sum(value.size for _, value in tree_flatten(assistant.parameters()))
+    published = {"gemma-4-31b": 470e6, "gemma-4-12b": 423e6}
+    assert weights == pytest.approx(published.get(name, weights), rel=0.005)
 
 
 # -- parts ---------------------------------------------------------------------------
