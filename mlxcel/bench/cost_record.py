@@ -76,8 +76,17 @@ def cost_record(
     ConfigError
         The samples give no figures; see `derive_costs`.
     """
+    head = _head(times, identity, host, provenance)
+    cost = {"cost": _cost(times, identity, peak)}
+    return head | cost | derived_values(_raw(times, peak))
+
+
+def _head(
+    times: CostTimes, identity: CostIdentity, host: Host, provenance: Provenance
+) -> dict[str, Any]:
+    """What every measured record begins with."""
     layers = f"-{times.layers}-layers" if times.layers < times.layers_published else ""
-    head = {
+    return {
         "schema": MEASURED_SCHEMA_VERSION,
         "id": _slug(f"{host.chip}-{identity.geometry}{layers}-cost-{identity.day}"),
         "origin": "measured",
@@ -108,7 +117,11 @@ def cost_record(
         },
         "notes": _notes(times),
     }
-    cost = {
+
+
+def _cost(times: CostTimes, identity: CostIdentity, peak: Peak | None) -> dict[str, Any]:
+    """What was built, and on what."""
+    return {
         "source": identity.source,
         "layers": times.layers,
         "layers_published": times.layers_published,
@@ -122,7 +135,6 @@ def cost_record(
         "seconds": round(times.seconds, 3),
         "peak": None if peak is None else asdict(peak),
     }
-    return head | {"cost": cost} | derived_values(_raw(times, peak))
 
 
 def _raw(times: CostTimes, peak: Peak | None) -> RawCosts:

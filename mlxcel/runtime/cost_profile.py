@@ -160,22 +160,16 @@ def measure_costs(
     began = clock()
     dtype = mx.float32 if detect_backend() == "cpu" else mx.bfloat16
     fitting, skipped = _fitting(geometry, plan, dtype, free)
-    forms: dict[str, _Form] = {}
-    for form in fitting:
-        target = build_target(geometry, form, dtype, progress)
-        row = row_of(target, plan.context, widest=plan.widest, length_step=plan.length_step)
-        drafter = None
-        if geometry.drafter is not None:
-            drafter = build_drafter(geometry, row, dtype, plan.context)
-        forms[form] = _Form(row, drafter, plan, clock)
+    forms = {
+        name: _built(geometry, name, plan, dtype, clock=clock, progress=progress)
+        for name in fitting
+    }
     scaled = geometry.layers < geometry.layers_published
     arms = [arm for name, form in forms.items() for arm in _arms(name, form, plan, dtype, scaled)]
     _take_turns(arms, plan, clock)
-    parts = {
-        key: time_
-        for name, form in forms.items()
-        for key, time_ in _parts(name, form, plan, dtype, clock).items()
-    }
+    parts: dict[PartKey, PartTime] = {}
+    for name, form in forms.items():
+        parts |= _parts(name, form, plan, dtype, clock)
     first = next(iter(forms.values()))
     return CostTimes(
         layers=geometry.layers,
@@ -191,6 +185,24 @@ def measure_costs(
         skipped=skipped,
         seconds=max(clock() - began, 0.0),
     )
+
+
+def _built(
+    geometry: Geometry,
+    form: str,
+    plan: CostPlan,
+    dtype: mx.Dtype,
+    *,
+    clock: Clock,
+    progress: Progress | None,
+) -> _Form:
+    """Target, row and drafter in one form of the target's weights."""
+    target = build_target(geometry, form, dtype, progress)
+    row = row_of(target, plan.context, widest=plan.widest, length_step=plan.length_step)
+    drafter = None
+    if geometry.drafter is not None:
+        drafter = build_drafter(geometry, row, dtype, plan.context)
+    return _Form(row, drafter, plan, clock)
 
 
 def _fitting(

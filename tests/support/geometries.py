@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from mlxcel.runtime.geometry import Geometry, parse_geometry
+
 _GEMMA = {
     "model_type": "gemma4_text", "vocab_size": 96, "hidden_size": 64, "intermediate_size": 128,
     "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -60,3 +62,8 @@ GEOMETRIES: dict[str, dict[str, Any]] = {
 def tiny_geometry(name: str) -> dict[str, Any]:
     """A copy that a test may change."""
     return copy.deepcopy(GEOMETRIES[name])
+
+
+def tiny(name: str) -> Geometry:
+    """The geometry itself."""
+    return parse_geometry(name, tiny_geometry(name))
