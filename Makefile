@@ -5,6 +5,7 @@ VENV ?= .venv
 BACKEND ?= cpu
 WORKERS ?= 2
 EXTRAS ?= $(BACKEND),demo,bench,web
+ORACLE ?= .oracle
 
 BIN := $(VENV)/bin
 REQUIREMENTS := $(VENV)/.stamp-requirements
@@ -15,7 +16,7 @@ TYPED := mlxcel $(wildcard benchmarks webapp)
 CHECKED := build/checked
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-slow test-checked lint fix typecheck stubs bench docs clean distclean
+.PHONY: help setup build demo test test-slow test-oracle test-checked lint fix typecheck stubs bench docs clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +48,16 @@ test: setup ## run the tests, in WORKERS processes
 
 test-slow: setup ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+# torch has an environment of its own: results come back as files.
+$(ORACLE)/.stamp: tests/oracle_torch/requirements.txt
+	test -x $(ORACLE)/bin/python || $(PYTHON) -m venv $(ORACLE)
+	$(ORACLE)/bin/python -m pip install --quiet -r $<
+	@touch $@
+
+test-oracle: setup $(ORACLE)/.stamp ## compare with transformers' own Gemma 4 (torch in .oracle)
+	ORACLE_PYTHON=$(abspath $(ORACLE))/bin/python OPENBLAS_NUM_THREADS=1 \
+		$(BIN)/python -m pytest tests/oracle_torch
 
 # A copy of the package with checks on; run from its folder, with the checkout last on the path.
 test-checked: setup ## run the tests of the compiled modules on a build with all checks on
@@ -81,5 +92,5 @@ clean: ## remove what was built, but not .venv
 	rm -f mlxcel/_fast/*.c mlxcel/_fast/*.html mlxcel/_fast/*.so mlxcel/hardware/*.so $(BUILT)
 	find mlxcel webapp tests benchmarks tools -name __pycache__ -exec rm -rf {} + 2>/dev/null || true
 
-distclean: clean ## remove .venv too
-	rm -rf $(VENV)
+distclean: clean ## remove .venv and .oracle too
+	rm -rf $(VENV) $(ORACLE)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,6 @@ from mlxcel.config_defaults import default_cache_dir, default_prefill_chunk
 from mlxcel.config_parse import (
     FALSE,
     TRUE,
-    Check,
     flag,
     flag_or_none,
     folder,
@@ -27,6 +26,7 @@ from mlxcel.config_parse import (
     parse_path,
     parse_size,
     parse_word,
+    setting,
     whole,
     whole_or_none,
     word,
@@ -37,22 +37,6 @@ __all__ = ["FALSE", "TRUE", "Settings", "environment_table", "parse_bool"]
 
 PREFIX = "MLXCEL_"
 BUILD_VARIABLES = {"MLXCEL_BUILD": "Kinds of build, read by `setup.py` only."}
-
-
-def _setting(
-    default: Any,
-    help: str,
-    *,
-    check: Check,
-    env: str | None = None,
-    parse: Callable[[str, str], Any] | None = None,
-    shown: str | None = None,
-) -> Any:
-    """A field with its row of the table; ``shown`` is how the docs write the default."""
-    metadata = {"help": help, "check": check, "env": env, "parse": parse, "shown": shown}
-    if callable(default):
-        return field(default_factory=default, metadata=metadata)
-    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +79,10 @@ class Settings:
         What the exactness probe must find before a pairing may burst on this host.
     mtp_block_controller : {"throughput", "requested"}
         Whether the width with the most tokens per second runs, or the one asked for.
+    drafter_bits : {"auto", "off", "2", "3", "4", "5", "6", "8"}
+        Bits of a drafter's projections; ``auto``: 4 where this host is faster with them.
+    assistant_position : {"pending", "last"}
+        Position of a Gemma 4 assistant's queries.
     numerics : {"fast", "invariant"}
         Whether passes of decode are as small as they can be, or all of one shape, so that
         classic steps and verifies run the same kernels.
@@ -107,7 +95,7 @@ class Settings:
         A value of a wrong type or out of bounds, or two that contradict each other.
     """
 
-    weights: Literal["auto", "stored", "dense"] = _setting(
+    weights: Literal["auto", "stored", "dense"] = setting(
         "auto",
         "Representation of the weights that is served: `stored` as in the checkpoint, `dense`, "
         "or `auto`: whichever this host runs faster.",
@@ -115,7 +103,7 @@ class Settings:
         env="MLXCEL_WEIGHTS",
         parse=parse_word,
     )
-    blas: Literal["auto", "off"] = _setting(
+    blas: Literal["auto", "off"] = setting(
         "auto",
         "BLAS of the CPU backend on Linux: `auto` takes OpenBLAS, `off` keeps what the mlx wheel "
         "links. Read when MLX is first imported.",
@@ -123,7 +111,7 @@ class Settings:
         env="MLXCEL_BLAS",
         parse=parse_word,
     )
-    cache_dir: Path = _setting(  # noqa: RUF009 (it returns a field)
+    cache_dir: Path = setting(  # noqa: RUF009 (it returns a field)
         lambda: default_cache_dir(os.environ),
         "Folder for downloads, profiles and verdicts.",
         check=folder,
@@ -131,19 +119,19 @@ class Settings:
         parse=parse_path,
         shown="`$XDG_CACHE_HOME/mlxcel`, else `~/.cache/mlxcel`",
     )
-    max_rows: int = _setting(
+    max_rows: int = setting(
         8,
         "Rows (sequences) decoded together, 1 to 256.",
         check=whole(1, 256, "rows"),
         env="MLXCEL_MAX_ROWS",
         parse=parse_int,
     )
-    max_width: int = _setting(
+    max_width: int = setting(
         16,
         "Largest block width accepted, 1 to 64 tokens.",
         check=whole(1, 64, "tokens"),
     )
-    default_width: int = _setting(
+    default_width: int = setting(
         4,
         "Block width (1 bonus token + drafts) when neither request nor drafter names one, "
         "1 to max_width (16) tokens; 1 drafts nothing.",
@@ -151,7 +139,7 @@ class Settings:
         env="MLXCEL_DRAFT_WIDTH",
         parse=parse_int,
     )
-    prefill_chunk: int = _setting(
+    prefill_chunk: int = setting(
         default_prefill_chunk,
         "Tokens of a prompt per pass, 1 to 65536: running requests wait for one pass at a time.",
         check=whole(1, 65536, "tokens"),
@@ -159,19 +147,19 @@ class Settings:
         parse=parse_int,
         shown="`128` on a CPU, `512` on a GPU",
     )
-    length_step: int = _setting(
+    length_step: int = setting(
         256,
         "Tokens by which cache buffers grow, 1 to 65536.",
         check=whole(1, 65536, "tokens"),
     )
-    max_queue: int = _setting(
+    max_queue: int = setting(
         256,
         "Requests that may wait for a row, 1 to 1000000; more are refused.",
         check=whole(1, 1_000_000, "requests"),
         env="MLXCEL_MAX_QUEUE",
         parse=parse_int,
     )
-    cache_bytes: int | None = _setting(
+    cache_bytes: int | None = setting(
         None,
         "Caches of running requests, in bytes (`8GiB`): requests that do not fit wait, and one "
         "that never would is refused.",
@@ -180,7 +168,7 @@ class Settings:
         parse=parse_size,
         shown="half of the memory that is free once the model is loaded",
     )
-    prefix_bytes: int = _setting(
+    prefix_bytes: int = setting(
         256 * 2**20,
         "Caches kept of requests that have ended, in bytes (`512MiB`, `2GB`): a prompt that begins "
         "like one of them is read from there on. `0` keeps and shares none.",
@@ -189,14 +177,14 @@ class Settings:
         parse=parse_size,
         shown="`256MiB`",
     )
-    lean_modules: bool = _setting(
+    lean_modules: bool = setting(
         True,
         "Replace norms and rotations by cheaper forms on the CPU backend (`true` or `false`).",
         check=flag,
         env="MLXCEL_LEAN",
         parse=parse_bool,
     )
-    enable_mtp_b1: bool | None = _setting(
+    enable_mtp_b1: bool | None = setting(
         None,
         "Turn the burst of one row (B=1) on or off in spite of gate and policy (`true` or "
         "`false`); the exactness probe still outranks it.",
@@ -205,14 +193,14 @@ class Settings:
         parse=parse_bool,
         shown="unset",
     )
-    mtp_adaptive: bool = _setting(
+    mtp_adaptive: bool = setting(
         True,
         "Measure bursts and let the measurement outrank the static gate (`true` or `false`).",
         check=flag,
         env="MLXCEL_MTP_ADAPTIVE",
         parse=parse_bool,
     )
-    mtp_exactness: Literal["off", "token", "bitwise"] = _setting(
+    mtp_exactness: Literal["off", "token", "bitwise"] = setting(
         "token",
         "What the exactness probe must find before a pairing may burst: `bitwise` equal logits, "
         "`token`: equal choices far from a tie, or `off`: it is not asked.",
@@ -220,14 +208,30 @@ class Settings:
         env="MLXCEL_MTP_EXACTNESS",
         parse=parse_word,
     )
-    mtp_block_controller: Literal["throughput", "requested"] = _setting(
+    mtp_block_controller: Literal["throughput", "requested"] = setting(
         "throughput",
         "Block width that runs: of most tokens per second (`throughput`), or as `requested`.",
         check=word("throughput", "requested"),
         env="MLXCEL_MTP_BLOCK_CONTROLLER",
         parse=parse_word,
     )
-    numerics: Literal["fast", "invariant"] = _setting(
+    drafter_bits: Literal["auto", "off", "2", "3", "4", "5", "6", "8"] = setting(
+        "auto",
+        "Bits that a drafter's projections are quantized to at load, in groups of 64: `2` to `6`, "
+        "`8`, `off`, or `auto`: 4 where this host is faster so. Quantized checkpoints stay.",
+        check=word("auto", "off", "2", "3", "4", "5", "6", "8"),
+        env="MLXCEL_DRAFTER_BITS",
+        parse=parse_word,
+    )
+    assistant_position: Literal["pending", "last"] = setting(
+        "pending",
+        "Position of a Gemma 4 assistant's queries: of the `pending` token, or of the `last` one "
+        "in the caches. It changes acceptance only.",
+        check=word("pending", "last"),
+        env="MLXCEL_ASSISTANT_POSITION",
+        parse=parse_word,
+    )
+    numerics: Literal["fast", "invariant"] = setting(
         "fast",
         "Passes of decode: `fast`, or `invariant`: all of one shape, so that classic steps and "
         "verifies run the same kernels, at a price (`mlxcel probe exactness --price`). Widths up "
@@ -237,7 +241,7 @@ class Settings:
         parse=parse_word,
     )
 
-    client_buffer: int = _setting(
+    client_buffer: int = setting(
         1024,
         "Pieces of an answer that wait for a client of `mlxcel engine`, 1 to 1000000; a request "
         "whose reader falls further behind is cancelled.",

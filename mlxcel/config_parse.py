@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ __all__ = [
     "parse_path",
     "parse_size",
     "parse_word",
+    "setting",
     "whole",
     "whole_or_none",
     "word",
@@ -146,3 +148,33 @@ def folder(label: str, value: Any) -> Path:
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
         raise ConfigError(f"{label} must be the path of a folder, got {value!r}")
     return Path(value).expanduser()
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    check: Check,
+    env: str | None = None,
+    parse: Callable[[str, str], Any] | None = None,
+    shown: str | None = None,
+) -> Any:
+    """A field of the settings with its row of the table.
+
+    Parameters
+    ----------
+    default : Any
+        Its default, or a callable that makes it.
+    help : str
+        What it means, for the documentation.
+    check : callable
+        Refuses bad values.
+    env, parse : str and callable, optional
+        Variable, and how its text is read.
+    shown : str, optional
+        How the documentation writes the default.
+    """
+    metadata = {"help": help, "check": check, "env": env, "parse": parse, "shown": shown}
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)

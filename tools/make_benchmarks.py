@@ -13,14 +13,15 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from mlxcel.bench.cost_report import costs_table
 from mlxcel.bench.plots import THEMES, Sweep, SweepPoint, same_plot, sweep_svg
 from mlxcel.decide.audit import audit
 from mlxcel.decide.fits import Line, fit_line
 from mlxcel.decide.matrix import Matrix, decide
 from mlxcel.decide.prediction import judge
 from mlxcel.decide.readings import Reading, readings, staleness
-from mlxcel.decide.records import Origin, Record
-from mlxcel.evidence import load_predictions, load_records
+from mlxcel.decide.records import Origin, Record, Row
+from mlxcel.evidence import load_cost_records, load_predictions, load_records
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 PLOTS = PAGE.parent / "plots"
@@ -67,6 +68,11 @@ def width_text(reading: Reading) -> str:
     return f"ran {ran}" if asked is None else f"{asked} → {ran}"
 
 
+def against(row: Row) -> str:
+    """Why a row is not to be published, if it is not."""
+    return f"; not to be published: {'; '.join(row.reasons)}" if row.reasons else ""
+
+
 def result_row(reading: Reading) -> list[object]:
     """One row of a table of results."""
     record, row = reading.record, reading.row
@@ -85,7 +91,7 @@ def result_row(reading: Reading) -> list[object]:
         record.exactness,
         record.date,
         record.origin,
-        f"`{record.id}`" + (f" ({row.note})" if row.note else ""),
+        f"`{record.id}`" + (f" ({row.note})" if row.note else "") + against(row),
     ]
 
 
@@ -249,9 +255,16 @@ def page() -> str:
         ("kind", "subject", "found", "to settle it", "records"),
         ([f.kind, f.subject, f.message, f.settle, ", ".join(f.evidence)] for f in audit(records)),
     )
+    costs = load_cost_records()
+    measured_costs = (
+        "Costs with made-up weights",
+        "Models of the published sizes, without a checkpoint ([cost.md](cost.md)): costs only, in "
+        "pipelined classic steps\nof the same form.\n\n" + costs_table(costs),
+    )
     sections = (
         ("What the evidence says", verdicts(decide(records))),
         ("Measured here", results(every, "measured")),
+        *([measured_costs] if costs else []),
         ("Published elsewhere", results(every, "published")),
         (
             "Round cost over width",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-__all__ = ["DEMO_DRAFTER", "standard_prompts"]
+__all__ = ["DEMO_DRAFTER", "published_geometries", "standard_prompts"]
 
 DEMO_DRAFTER = Path(__file__).parent / "demo-drafter"
 """Folder of the distilled head for the demo target."""
@@ -20,3 +21,13 @@ def standard_prompts() -> dict[str, str]:
     text = files(__name__).joinpath("prompts.json").read_text(encoding="utf-8")
     prompts: dict[str, str] = json.loads(text)
     return prompts
+
+
+def published_geometries() -> dict[str, Any]:
+    """Sizes and quantization of published pairings by name, each with its source.
+
+    Names and numbers only; `mlxcel.runtime.geometry` reads and checks them.
+    """
+    text = files(__name__).joinpath("geometries.json").read_text(encoding="utf-8")
+    geometries: dict[str, Any] = json.loads(text)
+    return geometries

@@ -1,1 +1,1 @@
-"""Measuring: protocol, records, reports and plots. Needs the extra ``bench``."""
+"""Measuring: the benchmark protocol, records, reports and plots. Needs the extra ``bench``."""

@@ -15,12 +15,14 @@ __all__ = ["main"]
 
 # Name, module and the line that --help shows without importing the module.
 COMMANDS = {
+    "bench": ("mlxcel.cli.bench", "Measure pairings on this host, and check records."),
     "distill": ("mlxcel.cli.distill", "Make a drafter for a target."),
     "demo": ("mlxcel.cli.demo", "Answer prompts classic and speculative, and compare."),
     "engine": ("mlxcel.cli.engine", "Serve a model to other processes, or show how it is."),
     "generate": ("mlxcel.cli.generate", "Continue a prompt."),
     "gate": ("mlxcel.cli.gate", "Say whether bursts pay, on which evidence, here or elsewhere."),
     "info": ("mlxcel.cli.info", "Show what this host is and which versions run."),
+    "pairings": ("mlxcel.cli.pairings", "List targets and drafters that are known to fit."),
     "serve": ("mlxcel.cli.serve", "Serve a model over HTTP: OpenAI's API and a page."),
     "probe": ("mlxcel.cli.probe", "Measure kernels and exactness on this host."),
 }

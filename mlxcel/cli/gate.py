@@ -109,8 +109,9 @@ def evidence(
 
 
 def _reading(reading: Reading) -> dict[str, Any]:
-    """One row, with its record and what follows from it."""
-    record = reading.record
+    """One row without its raw samples, with its record and what follows from it."""
+    record, row = reading.record, dataclasses.asdict(reading.row)
+    del row["raw"]
     return {
         "record": record.id,
         "origin": record.origin,
@@ -121,7 +122,7 @@ def _reading(reading: Reading) -> dict[str, Any]:
         "pairing": {**dataclasses.asdict(record.pairing), "governed": record.pairing.governed},
         "protocol": record.protocol,
         "exactness": record.exactness,
-        **dataclasses.asdict(reading.row),
+        **row,
         "acceptance": reading.acceptance,
         "classic_tok_s": reading.classic_tok_s,
         "speedup": reading.speedup,

@@ -115,6 +115,29 @@ class Fields:
             raise self.fault(name, value, "true, false or null")
         return value
 
+    def flag(self, name: str) -> bool:
+        """True or false."""
+        value = self.flag_or_none(name)
+        if value is None:
+            raise self.fault(name, value, "true or false")
+        return value
+
+    def wholes(self, name: str) -> tuple[int, ...]:
+        """A list of whole numbers from 0; it may be empty."""
+        value = self.take(name)
+        if not isinstance(value, list) or not all(
+            isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in value
+        ):
+            raise self.fault(name, value, "a list of whole numbers from 0")
+        return tuple(value)
+
+    def mapping(self, name: str) -> dict[str, object]:
+        """An object whose fields are not looked at."""
+        value = self.take(name)
+        if not isinstance(value, Mapping):
+            raise self.fault(name, value, "an object")
+        return dict(value)
+
     def numbers_or_none(self, name: str) -> tuple[float, ...] | None:
         """A list of positive finite numbers, or null."""
         value = self.take(name)
@@ -152,6 +175,19 @@ class Fields:
     def inner(self, name: str) -> Fields:
         """The fields of an inner object."""
         return Fields(self.take(name), f"{self.where}: {name}")
+
+    def inner_or_none(self, name: str) -> Fields | None:
+        """The fields of an inner object, or null."""
+        return None if self._null(name) else self.inner(name)
+
+    def item_lists(self, name: str) -> Iterator[Iterator[Fields]]:
+        """The objects of a list of lists, each with its place."""
+        value = self.take(name)
+        if not isinstance(value, list) or not all(isinstance(item, list) for item in value):
+            raise self.fault(name, value, "a list of lists")
+        for at, inner in enumerate(value):
+            where = f"{self.where}: {name}[{at}]"
+            yield (Fields(item, f"{where}[{number}]") for number, item in enumerate(inner))
 
     def items(self, name: str) -> Iterator[Fields]:
         """The objects of a list, each with its place."""

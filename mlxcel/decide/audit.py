@@ -15,8 +15,9 @@ from mlxcel.decide.records import EXACT_FORMS, ROUND_LOOP_VERSION, Record, Row
 __all__ = ["WANTED", "Finding", "FindingKind", "Want", "audit"]
 
 FindingKind = Literal[
-    "stale", "undated", "inferred", "single-run", "spread", "width", "conflict", "missing"
-]
+    "stale", "undated", "inferred", "single-run", "spread", "unpublishable", "width", "conflict",
+    "missing",
+]  # fmt: skip
 
 _WIDTH_GAP = 0.25
 """Distance of the mean from the stated width above which the row is not of that width: well
@@ -37,8 +38,9 @@ class Finding:
     kind : str
         ``stale`` and ``undated``: taken before the round loop changed, or possibly so.
         ``inferred``: the gate's entry rests on no measurement. ``single-run``: one timed run
-        a cell, or a short test. ``spread``: above the publication limit. ``width``: the rounds
-        were narrower than the row says. ``conflict``: gains and losses side by side.
+        a cell, or a short test. ``spread``: above the publication limit. ``unpublishable``: the
+        row breaks a limit of the protocol. ``width``: the rounds were narrower than the row says.
+        ``conflict``: gains and losses side by side.
         ``missing``: wanted and not there.
     subject : str
         What it is about.
@@ -83,7 +85,10 @@ class Want:
             and self.pairing in (None, record.pairing.name)
             and (not self.guarded or record.protocol == "guarded")
             and (not self.exact or record.exactness in EXACT_FORMS)
-            and any(row.speedup or row.speculative_tok_s for row in record.rows)
+            and any(
+                (row.speedup or row.speculative_tok_s) and row.publishable is not False
+                for row in record.rows
+            )
         )
 
 
@@ -162,6 +167,7 @@ def audit(
         *_inferred(matrix),
         *_single_runs(known),
         *_spreads(known),
+        *_unpublishable(known),
         *_widths(known),
         *_conflicts(matrix),
         *_missing([r for r in known if staleness(r, version) != "stale"], wanted),
@@ -238,6 +244,23 @@ def _spreads(records: tuple[Record, ...]) -> Iterator[Finding]:
                 evidence=(record.id,),
                 message=f"{cells}; the limit is {SPREAD_LIMIT_PERCENT:g} %",
                 settle="the same cells on a quiet host",
+            )
+
+
+def _unpublishable(records: tuple[Record, ...]) -> Iterator[Finding]:
+    for record in records:
+        broken = [row for row in record.rows if row.publishable is False]
+        if broken:
+            cells = "; ".join(
+                f"{row.prompt} at width {row.requested_width}: {', '.join(row.reasons or ())}"
+                for row in broken
+            )
+            yield Finding(
+                kind="unpublishable",
+                subject=_name(record),
+                evidence=(record.id,),
+                message=cells,
+                settle="the same cells again, with every limit kept",
             )
 
 

@@ -144,14 +144,17 @@ def decide(records: Iterable[Record], version: int = ROUND_LOOP_VERSION) -> Matr
     Parameters
     ----------
     records : iterable of Record
-        All evidence; records of pairings that the gate does not govern are ignored.
+        All evidence; records of pairings that the gate does not govern are ignored, and so are
+        rows that their own protocol marks as not to be published.
     version : int
         Current version of the round loop.
     """
     governed = [
         reading
         for reading in readings(records)
-        if reading.record.pairing.governed and reading.speedup is not None
+        if reading.record.pairing.governed
+        and reading.speedup is not None
+        and reading.row.publishable is not False
     ]
     cases: dict[str, dict[str, list[Case]]] = {name: {} for name in KERNEL_CLASSES}
     for reading, group in _groups(governed):

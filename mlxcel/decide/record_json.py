@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 from mlxcel.decide._fields import Fields
+from mlxcel.decide.measured_json import made, parse_measured, parse_provenance, plain
+from mlxcel.decide.record_row import MEASURED_FIELDS
 from mlxcel.decide.records import (
+    MEASURED_SCHEMA_VERSION,
     SCHEMA_VERSION,
     Exactness,
     Fit,
@@ -24,11 +25,8 @@ from mlxcel.decide.records import (
     TimeUnit,
     Timing,
 )
-from mlxcel.errors import LoadError
 
 __all__ = ["parse_record", "record_to_dict"]
-
-_Made = TypeVar("_Made")
 
 _MAX_WIDTH = 1024
 _MAX_COUNT = 2**31 - 1
@@ -61,7 +59,8 @@ def parse_record(data: object, where: str = "record") -> Record:
         contradict each other; names place, field, value and what is wanted.
     """
     fields = Fields(data, where)
-    fields.whole("schema", SCHEMA_VERSION, SCHEMA_VERSION)
+    schema = fields.whole("schema", SCHEMA_VERSION, MEASURED_SCHEMA_VERSION)
+    measured = schema == MEASURED_SCHEMA_VERSION
     values: dict[str, Any] = {
         "id": fields.text("id"),
         "origin": fields.word("origin", _ORIGINS),
@@ -76,34 +75,30 @@ def parse_record(data: object, where: str = "record") -> Record:
         "includes": fields.texts("includes"),
         "versions": fields.table("versions"),
         "classic_from": fields.text_or_none("classic_from"),
-        "rows": tuple(_row(item) for item in fields.items("rows")),
+        "rows": tuple(_row(item, measured=measured) for item in fields.items("rows")),
         "fits": tuple(_fit(item) for item in fields.items("fits")),
         "timings": tuple(_timing(item) for item in fields.items("timings")),
         "notes": fields.text_or_none("notes"),
+        "schema": schema,
+        "provenance": parse_provenance(fields.inner("provenance")) if measured else None,
     }
     fields.close()
-    return _made(Record, values, where)
+    return made(Record, values, where)
 
 
 def record_to_dict(record: Record) -> dict[str, Any]:
     """The JSON value of a record; `parse_record` makes an equal record of it."""
-    value = asdict(record)
+    value: dict[str, Any] = plain(record)
     value["versions"] = dict(record.versions)
-    value["includes"] = list(record.includes)
-    for name in ("rows", "fits", "timings"):
-        value[name] = [
-            {key: list(v) if isinstance(v, tuple) else v for key, v in item.items()}
-            for item in value[name]
-        ]
-    return {"schema": SCHEMA_VERSION, **value}
-
-
-def _made(kind: Callable[..., _Made], values: dict[str, Any], where: str) -> _Made:
-    """Make a value; what its own checks say gets its place."""
-    try:
-        return kind(**values)
-    except LoadError as error:
-        raise LoadError(f"{where}: {error.message}", param=error.param) from None
+    if record.provenance is not None:
+        value["provenance"]["versions"] = dict(record.provenance.versions)
+        value["provenance"]["environment"] = dict(record.provenance.environment)
+    else:
+        del value["provenance"]
+        for row in value["rows"]:
+            for name in MEASURED_FIELDS:
+                del row[name]
+    return {"schema": value.pop("schema"), **value}
 
 
 def _round_loop(fields: Fields) -> int | str:
@@ -120,7 +115,7 @@ def _host(fields: Fields) -> Host:
         "memory_gb": fields.number_or_none("memory_gb", 0.1, _MAX_VALUE),
     }
     fields.close()
-    return _made(Host, values, fields.where)
+    return made(Host, values, fields.where)
 
 
 def _pairing(fields: Fields) -> Pairing:
@@ -134,11 +129,11 @@ def _pairing(fields: Fields) -> Pairing:
         "batch_capable": fields.flag_or_none("batch_capable"),
     }
     fields.close()
-    return _made(Pairing, values, fields.where)
+    return made(Pairing, values, fields.where)
 
 
-def _row(fields: Fields) -> Row:
-    values = {
+def _row(fields: Fields, *, measured: bool) -> Row:
+    values: dict[str, Any] = {
         "prompt": fields.text_or_none("prompt"),
         "tokens": fields.whole_or_none("tokens", 1, _MAX_COUNT),
         "requested_width": fields.whole_or_none("requested_width", 1, _MAX_WIDTH),
@@ -156,8 +151,10 @@ def _row(fields: Fields) -> Row:
         "speculative_samples": fields.numbers_or_none("speculative_samples"),
         "note": fields.text_or_none("note"),
     }
+    if measured:
+        values |= parse_measured(fields)
     fields.close()
-    return _made(Row, values, fields.where)
+    return made(Row, values, fields.where)
 
 
 def _fit(fields: Fields) -> Fit:

@@ -8,15 +8,16 @@ stored but worked out in `mlxcel.decide.readings`.
 from __future__ import annotations
 
 import re
-import statistics
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Literal
 
+from mlxcel.decide.provenance import Provenance
+from mlxcel.decide.record_row import Row, half_digit
 from mlxcel.errors import LoadError
 
 __all__ = [
     "EXACT_FORMS",
+    "MEASURED_SCHEMA_VERSION",
     "ROUND_LOOP_VERSION",
     "SCHEMA_VERSION",
     "Exactness",
@@ -46,6 +47,10 @@ Kernel = Literal["wide", "narrow"]
 TimeUnit = Literal["ms", "verify of one token"]
 
 SCHEMA_VERSION = 1
+"""Of published records, and of what was measured before raw samples were kept."""
+
+MEASURED_SCHEMA_VERSION = 2
+"""Of records with provenance and raw samples, from which every figure can be worked out again."""
 
 ROUND_LOOP_VERSION = 1
 """Version of this project's round loop. Raise it with every change that moves round cost:
@@ -56,16 +61,6 @@ EXACT_FORMS: tuple[Exactness, ...] = ("exact", "exact-narrow")
 by the row-by-row quantized kernel; ``inexact-wide`` is the fast kernel that does not."""
 
 _ID = re.compile(r"[a-z0-9][a-z0-9.-]*")
-_MAX_WIDTH = 1024
-
-
-def half_digit(value: float) -> float:
-    """Half a unit of the last digit with which a value is written: 0.05 for 43.5.
-
-    A published value can be off by that much from what was measured.
-    """
-    exponent = Decimal(str(value)).as_tuple().exponent
-    return 0.5 * 10.0 ** int(exponent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,113 +126,6 @@ class Pairing:
         return self.kind == "mtp" and self.batch_capable is True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One measured cell: a prompt at a width.
-
-    Attributes
-    ----------
-    prompt : str or None
-        Name of the prompt.
-    tokens : int or None
-        Token budget.
-    requested_width, effective_width : int or None
-        Block width K asked for, and the largest that really ran.
-    accepted, proposed : int or None
-        Drafts of the whole row.
-    acceptance : float or None
-        Accepted over proposed drafts, 0 to 1, as the source gives it.
-    emitted_per_verify : float or None
-        Tokens per verify pass, 1 to K.
-    classic_tok_s, speculative_tok_s : float or None
-        Medians of both arms in tokens per second.
-    speedup : float or None
-        Speculative over classic speed, as the source gives it.
-    spread_percent : float or None
-        ``100 (max - min) / median`` of the samples, the larger of both arms.
-    n : int or None
-        Samples per arm.
-    classic_samples, speculative_samples : tuple of float or None
-        Every sample in tokens per second, in the order they were taken.
-    note : str or None
-        What else the source says about this row.
-    """
-
-    prompt: str | None
-    tokens: int | None
-    requested_width: int | None
-    effective_width: int | None
-    accepted: int | None
-    proposed: int | None
-    acceptance: float | None
-    emitted_per_verify: float | None
-    classic_tok_s: float | None
-    speculative_tok_s: float | None
-    speedup: float | None
-    spread_percent: float | None
-    n: int | None
-    classic_samples: tuple[float, ...] | None
-    speculative_samples: tuple[float, ...] | None
-    note: str | None
-
-    def __post_init__(self) -> None:
-        self._check_widths()
-        self._check_acceptance()
-        self._check_speedup()
-        for arm in ("classic", "speculative"):
-            self._check_samples(arm)
-
-    @property
-    def width(self) -> int | None:
-        """The width that ran, as far as it is known, else the one asked for."""
-        return self.requested_width if self.effective_width is None else self.effective_width
-
-    def _check_widths(self) -> None:
-        asked, ran, emitted = self.requested_width, self.effective_width, self.emitted_per_verify
-        if asked is not None and ran is not None and ran > asked:
-            raise LoadError(f"effective_width {ran} is above requested_width {asked}")
-        limit = _MAX_WIDTH if self.width is None else self.width
-        if emitted is not None and not 1 <= emitted <= limit:
-            raise LoadError(
-                f"emitted_per_verify {emitted} must be between 1 and the width {limit}"
-            )
-
-    def _check_acceptance(self) -> None:
-        if (self.accepted is None) != (self.proposed is None):
-            raise LoadError("accepted and proposed are given together or not at all")
-        if self.accepted is None or self.proposed is None:
-            return
-        if self.accepted > self.proposed:
-            raise LoadError(f"accepted {self.accepted} is above proposed {self.proposed}")
-        given, counted = self.acceptance, self.accepted / self.proposed
-        if given is not None and abs(given - counted) > 2 * half_digit(given):
-            raise LoadError(f"acceptance {given} is not accepted over proposed = {counted:.4f}")
-
-    def _check_speedup(self) -> None:
-        fast, slow, given = self.speculative_tok_s, self.classic_tok_s, self.speedup
-        if fast is None or slow is None or given is None:
-            return
-        # Sources round or cut the last digit of a ratio, hence a whole unit of it.
-        least = (fast - half_digit(fast)) / (slow + half_digit(slow)) - 2 * half_digit(given)
-        most = (fast + half_digit(fast)) / (slow - half_digit(slow)) + 2 * half_digit(given)
-        if not least * (1 - 1e-9) <= given <= most * (1 + 1e-9):
-            raise LoadError(
-                f"speedup {given} is not speculative {fast} over classic {slow} = "
-                f"{fast / slow:.3f}, rounding included; correct one of the three"
-            )
-
-    def _check_samples(self, arm: str) -> None:
-        samples: tuple[float, ...] | None = getattr(self, f"{arm}_samples")
-        if samples is None:
-            return
-        if self.n != len(samples):
-            raise LoadError(f"{arm}_samples holds {len(samples)} samples, but n is {self.n}")
-        value: float | None = getattr(self, f"{arm}_tok_s")
-        middle = statistics.median(samples)
-        if value is not None and abs(value - middle) > half_digit(value) * 1.001:
-            raise LoadError(f"{arm}_tok_s {value} is not the median {middle} of its samples")
-
-
 @dataclass(frozen=True, slots=True)
 class Fit:
     """A published line ``cost = a + b K`` in classic steps, with its largest residual."""
@@ -288,6 +176,10 @@ class Record:
         Name and version of what took part.
     classic_from : str or None
         Record whose classic speed of the same prompt and host these rows compare with.
+    schema : int
+        `SCHEMA_VERSION` or `MEASURED_SCHEMA_VERSION`.
+    provenance : Provenance or None
+        Of a record with `MEASURED_SCHEMA_VERSION` only.
     """
 
     id: str
@@ -307,8 +199,11 @@ class Record:
     fits: tuple[Fit, ...]
     timings: tuple[Timing, ...]
     notes: str | None
+    schema: int = SCHEMA_VERSION
+    provenance: Provenance | None = None
 
     def __post_init__(self) -> None:
+        self._check_schema()
         if not _ID.fullmatch(self.id):
             raise LoadError(f"id {self.id!r} may hold small letters, digits, points and hyphens")
         if not self.rows and not self.timings:
@@ -320,3 +215,27 @@ class Record:
                 raise LoadError(f"a measured record numbers its loop, not {self.round_loop!r}")
             if self.date is None or len(self.date) != 10:
                 raise LoadError(f"a measured record needs the day it was taken, got {self.date!r}")
+
+    def _check_schema(self) -> None:
+        """Raw samples and provenance are there together, and say what the record says."""
+        found = self.provenance
+        if self.schema == SCHEMA_VERSION:
+            if found is not None or any(row.raw is not None for row in self.rows):
+                raise LoadError("provenance and raw samples need schema 2")
+            return
+        if self.schema != MEASURED_SCHEMA_VERSION or found is None:
+            raise LoadError(f"schema {self.schema} needs provenance")
+        if self.origin != "measured":
+            raise LoadError(f"schema {self.schema} is for measured records, not {self.origin} ones")
+        for name, inner, outer in (
+            ("round_loop", found.round_loop, self.round_loop),
+            ("versions", found.versions, self.versions),
+            ("date", found.day, self.date),
+        ):
+            if inner != outer:
+                raise LoadError(f"{name} is {outer!r}, but {inner!r} by the provenance")
+        if found.cost_only and self.rows:
+            raise LoadError("a cost-only record has timings and no rows of text")
+        for number, row in enumerate(self.rows):
+            if row.raw is None:
+                raise LoadError(f"rows[{number}]: raw samples are missing")

@@ -47,6 +47,7 @@ class HostDrafter:
     sequential = True
     nbytes = 0
     fingerprint = "host"
+    weights = ""
 
     def prepare(
         self, prompt: Sequence[int], chunk: int, speculate: bool, resume: Resume | None = None
@@ -151,6 +152,7 @@ class DeviceDrafter:
     keeps_rows = True
     sequential = True
     fingerprint = "device"
+    weights = ""
 
     def observe(self, slots: Sequence[int], counts: Sequence[int], tokens: Tokens) -> None:
         """See `Drafter`; lengths live on the device."""

@@ -52,6 +52,7 @@ class Drafter(Protocol):
     kind: str
     on_host: bool
     fingerprint: str  # of everything that changes what it proposes, for the policy's verdicts
+    weights: str  # how its weights are held, in words; empty where it has none
     sequential: bool  # whether acceptance by position is the same for every block width
     keeps_rows: bool  # whether it has caches of its own, row by row beside the batch
 

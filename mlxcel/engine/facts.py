@@ -16,10 +16,11 @@ def facts_of(engine: Engine) -> dict[str, Any]:
     Returns
     -------
     dict
-        JSON values: ``model`` (its name), ``drafter`` (its kind), ``has_chat_template``,
-        ``context`` (tokens; ``None``: unknown), ``vocabulary`` (ids), ``max_width``, and
-        ``tool_calls``: ``None``, or the texts ``start`` and ``end`` between which the model
-        writes a call (``end`` may be empty) and the ``start_ids``.
+        JSON values: ``model`` (its name), ``drafter`` (its kind), ``drafter_weights`` (how they
+        are held, in words; ``None`` without any), ``has_chat_template``, ``context`` (tokens;
+        ``None``: unknown), ``vocabulary`` (ids), ``max_width``, and ``tool_calls``: ``None``, or
+        the texts ``start`` and ``end`` between which the model writes a call (``end`` may be
+        empty) and the ``start_ids``.
     """
     tokenizer = engine.model.tokenizer
     calls = None
@@ -32,6 +33,7 @@ def facts_of(engine: Engine) -> dict[str, Any]:
     return {
         "model": engine.model.checkpoint.name,
         "drafter": "none" if engine.drafter is None else engine.drafter.kind,
+        "drafter_weights": None if engine.drafter is None else engine.drafter.weights or None,
         "has_chat_template": bool(tokenizer.has_chat_template),
         "context": engine.model.target.context_length,
         "vocabulary": int(engine.model.target.vocab_size),

@@ -10,16 +10,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mlx.nn as nn
+
 from mlxcel.assets import DEMO_DRAFTER
 from mlxcel.config import Settings
+from mlxcel.engine.assistant_drafter import AssistantDrafter
+from mlxcel.engine.drafter_form import quantize_drafter
 from mlxcel.engine.drafters import Drafter, LookupDrafter, ModelDrafter, MtpDrafter
 from mlxcel.engine.engine import Engine
 from mlxcel.engine.governor import Governor
-from mlxcel.engine.served_form import pass_rule, preference, quantize_head
+from mlxcel.engine.served_form import pass_rule, preference
 from mlxcel.errors import LoadError
 from mlxcel.hardware.memory import device_bytes
-from mlxcel.models.drafters.mtp import is_mtp_folder, load_mtp
+from mlxcel.models.drafters import family_of
+from mlxcel.models.drafters.mtp import load_mtp
 from mlxcel.models.lean import lean_modules
+from mlxcel.runtime.assistant import AssistantChain
+from mlxcel.runtime.assistant_files import load_assistant
+from mlxcel.runtime.checkpoint import find_folder, fingerprint_of
 from mlxcel.runtime.draft import DraftModel
 from mlxcel.runtime.loader import (
     LoadedModel,
@@ -29,6 +37,7 @@ from mlxcel.runtime.loader import (
 )
 from mlxcel.runtime.mtp import MtpChain
 from mlxcel.runtime.representation import detect_backend
+from mlxcel.runtime.weight_files import read_weight_files
 
 __all__ = ["build_engine", "load_model", "make_drafter", "mtp_policy"]
 
@@ -49,7 +58,8 @@ def build_engine(
         Folder, hub id, GGUF file or ``"demo"``.
     drafter : str, Path or None
         ``"lookup"``, ``"demo"`` (the head that comes with the package), ``"none"`` or
-        ``None``, a folder made by ``mlxcel distill``, or a draft model as for ``target``.
+        ``None``, a folder or hub id of a drafter made for the target (by ``mlxcel distill``, or
+        a Gemma 4 assistant), or a draft model as for ``target``.
     settings : Settings
         Limits, steps and the form of the weights.
     progress : callable, optional
@@ -82,23 +92,72 @@ def make_drafter(
         return None
     if name == "lookup":
         return LookupDrafter(settings.max_rows + 1)
-    folder = DEMO_DRAFTER if name == "demo" else Path(name)
-    if is_mtp_folder(folder):
-        head = load_mtp(folder, model.target)
-        form = "quantized" if quantize_head(head, model, settings) else "dense"
-        _warn_of_another_target(folder, model)
-        if settings.lean_modules and detect_backend() == "cpu":
-            lean_modules(head)
-        mtp = MtpChain(head, slack=settings.max_width, length_step=settings.length_step)
-        return MtpDrafter(mtp, fingerprint=f"{form} {_digest(folder)}")
+    folder = DEMO_DRAFTER if name == "demo" else find_folder(name)
+    found = None if folder is None else family_of(folder)
+    if folder is None or found is None:
+        return _draft_model(name, model, settings, progress)
+    model_type, family = found
+    if family.kind == "mtp":
+        return _mtp_head(folder, model, settings)
+    if family.kind == "assistant":
+        return _assistant(folder, model, settings)
+    raise LoadError(
+        f"{folder / 'config.json'}: model_type {model_type!r} ({family.title}) is not supported "
+        "yet; `mlxcel pairings` lists what is"
+    )
+
+
+def _mtp_head(folder: Path, model: LoadedModel, settings: Settings) -> Drafter:
+    """A head made by ``mlxcel distill``."""
+    head = load_mtp(folder, model.target)
+    form = quantize_drafter(head, model, settings)
+    _warn_of_another_target(folder, model)
+    _lean(head, settings)
+    chain = MtpChain(head, slack=settings.max_width, length_step=settings.length_step)
+    drafter = MtpDrafter(chain, fingerprint=f"{form.key} {_digest(folder)}")
+    drafter.weights = form.summary
+    return drafter
+
+
+def _assistant(folder: Path, model: LoadedModel, settings: Settings) -> Drafter:
+    """A Gemma 4 assistant."""
+    layout = model.target.layout
+    if layout.windows is None:
+        raise LoadError(f"{folder}: an assistant reads the target's caches, but {layout.reason}")
+    assistant = load_assistant(folder, model.target)
+    form = quantize_drafter(assistant, model, settings)
+    _lean(assistant, settings)
+    position = settings.assistant_position
+    digest = fingerprint_of(folder, read_weight_files(folder))
+    drafter = AssistantDrafter(
+        AssistantChain(assistant, position=position),
+        fingerprint=f"{form.key} {position} {digest}",
+    )
+    drafter.weights = form.summary
+    return drafter
+
+
+def _draft_model(
+    name: str | Path, model: LoadedModel, settings: Settings, progress: Progress | None
+) -> Drafter:
+    """A model that stands by itself."""
     draft = load_model(name, settings, progress, verify_share=0.0)
     check_same_vocabulary(model, draft)
     if draft.target.layout.windows is None:
         raise LoadError(
             f"drafter {draft.checkpoint.name} cannot draft: {draft.target.layout.reason}"
         )
+    form = quantize_drafter(draft.target.model, model, settings)
     chain = DraftModel(draft.target, slack=settings.max_width, length_step=settings.length_step)
-    return ModelDrafter(chain, fingerprint=draft.checkpoint.fingerprint)
+    key = f" {form.key}" if form.bits else ""
+    drafter = ModelDrafter(chain, fingerprint=f"{draft.checkpoint.fingerprint}{key}")
+    drafter.weights = form.summary if form.bits else draft.representation.summary
+    return drafter
+
+
+def _lean(drafter: nn.Module, settings: Settings) -> None:
+    if settings.lean_modules and detect_backend() == "cpu":
+        lean_modules(drafter)
 
 
 def load_model(

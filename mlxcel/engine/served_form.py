@@ -1,4 +1,4 @@
-"""What the kernel profile says about a loaded model, and the head's weights by it."""
+"""What the kernel profile says about a loaded model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import mlx.core as mx
 import mlx.nn as nn
 
 from mlxcel.config import Settings
@@ -14,12 +13,11 @@ from mlxcel.decide.kernels import FormVerdict, KernelVerdict, decide_kernels
 from mlxcel.decide.rows import RowRule, rule_of
 from mlxcel.errors import MlxcelError
 from mlxcel.hardware.host import Host
-from mlxcel.models.drafters.mtp import MTPHead
 from mlxcel.runtime.kernel_profile import kernel_times, projections_of
 from mlxcel.runtime.loader import LoadedModel
 from mlxcel.runtime.representation import Preference, served_dtype
 
-__all__ = ["kernel_verdict", "pass_rule", "preference", "quantize_head", "served_verdict"]
+__all__ = ["kernel_verdict", "pass_rule", "preference", "served_verdict"]
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +52,11 @@ def preference(
 
 
 def kernel_verdict(
-    model: LoadedModel, settings: Settings, host: Host | None = None
+    model: LoadedModel,
+    settings: Settings,
+    host: Host | None = None,
+    *,
+    verify_share: float = 0.5,
 ) -> KernelVerdict:
     """Verdict of this host's kernel profile for a model's projections; measured once, then kept.
 
@@ -66,13 +68,15 @@ def kernel_verdict(
         Default width and cache folder.
     host : Host, optional
         This host; described by default.
+    verify_share : float
+        As for `preference`.
 
     Raises
     ------
     LoadError
         The model has no projection that can be timed.
     """
-    return _verdict(model.target.model, model.target.config, settings, host)[0]
+    return _verdict(model.target.model, model.target.config, settings, host, verify_share)[0]
 
 
 def _verdict(
@@ -109,40 +113,3 @@ def pass_rule(model: LoadedModel, settings: Settings, host: Host | None = None) 
         log.warning("no kernel profile (%s): no pass is padded to a cheaper size", error)
         padding = {}
     return rule_of(settings, padding)
-
-
-def quantize_head(head: MTPHead, model: LoadedModel, settings: Settings) -> bool:
-    """Quantize the projections of a head as its target's are, where that is faster here.
-
-    Only where the target itself is served as stored and the kernel profile prefers that form;
-    norms and the draft vocabulary's output rows stay. A worse draft costs acceptance only.
-
-    Parameters
-    ----------
-    head : MTPHead
-        Changed in place.
-    model : LoadedModel
-        Its target.
-    settings : Settings
-        For the profile.
-
-    Returns
-    -------
-    bool
-        Whether it was quantized.
-    """
-    table = model.target.config.get("quantization")
-    if model.representation.form != "stored" or not isinstance(table, dict) or "bits" not in table:
-        return False
-    verdict = kernel_verdict(model, settings)
-    if verdict.serve != "stored":
-        return False
-    group, bits, mode = table.get("group_size", 64), table["bits"], table.get("mode", "affine")
-
-    def fits(_: str, module: nn.Module) -> bool:
-        return isinstance(module, nn.Linear) and module.weight.shape[-1] % group == 0
-
-    nn.quantize(head, group_size=group, bits=bits, mode=mode, class_predicate=fits)
-    mx.eval(head.parameters())
-    log.info("the head's projections are quantized to %d bits: %s", bits, verdict.reason)
-    return True

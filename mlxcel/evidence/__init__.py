@@ -1,7 +1,8 @@
 """The evidence that comes with the package, and folders of further records. Holds no logic.
 
 One JSON file per measurement campaign, in the form of ``schema.json``; predictions in
-``predictions/``; ``decision.json`` is what was last decided from them. Only reads.
+``predictions/``, cost-only records in ``cost/``; ``decision.json`` is what was last decided from
+them. Only reads.
 """
 
 from __future__ import annotations
@@ -14,12 +15,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mlxcel.decide.agreement import Decision, parse_decision
+from mlxcel.decide.cost_recompute import cost_complaints
 from mlxcel.decide.prediction import Prediction, parse_prediction
 from mlxcel.decide.record_json import parse_record
 from mlxcel.decide.records import Record
 from mlxcel.errors import LoadError
 
-__all__ = ["load_decision", "load_predictions", "load_records", "record_schema"]
+__all__ = [
+    "load_cost_records",
+    "load_decision",
+    "load_predictions",
+    "load_records",
+    "read_json",
+    "record_schema",
+]
 
 _OTHER_FILES = ("schema.json", "decision.json")
 
@@ -68,6 +77,30 @@ def load_predictions() -> tuple[Prediction, ...]:
     return tuple(_parsed(source, parse_prediction) for source in _json_files(folder))
 
 
+def load_cost_records(folder: Path | None = None) -> tuple[dict[str, Any], ...]:
+    """Read the package's cost-only records, or those of a folder, in the order of file names.
+
+    They are no evidence of the gate, which decides by gains.
+
+    Raises
+    ------
+    LoadError
+        A file that is not JSON, or has a figure that its samples contradict.
+    """
+    place: Traversable = files(__name__).joinpath("cost") if folder is None else folder
+    if not place.is_dir():  # the package may have none yet
+        return ()
+    return tuple(_parsed(source, _sound_cost) for source in _json_files(place))
+
+
+def _sound_cost(data: object, where: str) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise LoadError(f"{where} must be an object with named fields, got {data!r}")
+    for line in cost_complaints(data, where):
+        raise LoadError(line)
+    return data
+
+
 def load_decision() -> Decision:
     """Read what was last decided from the evidence."""
     return _parsed(files(__name__).joinpath("decision.json"), parse_decision)
@@ -93,9 +126,19 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _parsed(source: Traversable, parse: Callable[[object, str], _Parsed]) -> _Parsed:
+def read_json(source: Traversable) -> object:
+    """The JSON value of a file.
+
+    Raises
+    ------
+    LoadError
+        It cannot be read, or is not JSON; names the file and the reason.
+    """
     try:
-        data = json.loads(source.read_text(encoding="utf-8"), object_pairs_hook=_once)
+        return json.loads(source.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except (OSError, RecursionError, ValueError) as error:
         raise LoadError(f"{source}: not readable as JSON ({error}); repair or remove it") from None
-    return parse(data, str(source))
+
+
+def _parsed(source: Traversable, parse: Callable[[object, str], _Parsed]) -> _Parsed:
+    return parse(read_json(source), str(source))

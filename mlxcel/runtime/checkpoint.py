@@ -18,7 +18,7 @@ from mlxcel.runtime import demo, gguf
 from mlxcel.runtime.cache_folder import Progress
 from mlxcel.runtime.weight_files import WeightFile, read_weight_files
 
-__all__ = ["Checkpoint", "resolve", "validate_folder"]
+__all__ = ["Checkpoint", "find_folder", "fingerprint_of", "resolve", "validate_folder"]
 
 Source = Literal["folder", "hub", "gguf", "demo"]
 
@@ -27,6 +27,7 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tiktoken.model", "vocab.jso
 # Placeholders that text-only checkpoints keep in the tokenizer but not in the embedding.
 _MODALITY = re.compile(r"image|audio|video|vision", re.IGNORECASE)
 _MODEL_CLASS = re.compile(r"^(class|from .* import) .*\bModel\b", re.MULTILINE)
+_DRAFTER = re.compile(r"assistant|mtp|eagle")
 _SAMPLES, _SAMPLE_BYTES = 16, 4096
 
 
@@ -90,6 +91,27 @@ def resolve(
     )
 
 
+def find_folder(name: str | os.PathLike[str]) -> Path | None:
+    """Folder of a checkpoint that is a folder or a hub id; ``None`` for anything else.
+
+    Parameters
+    ----------
+    name : str or path
+        As for `resolve`. A hub id is downloaded; nothing in the folder is checked.
+
+    Raises
+    ------
+    LoadError
+        A hub id that cannot be downloaded.
+    """
+    text = os.fspath(name)
+    path = Path(os.path.expanduser(text))
+    if text and path.is_dir():
+        return path
+    hub = isinstance(name, str) and not path.exists() and _HUB_ID.fullmatch(text)
+    return _from_hub(text) if hub else None
+
+
 def validate_folder(path: Path) -> list[WeightFile]:
     """Check everything about a checkpoint folder that can be checked without its weights.
 
@@ -120,12 +142,12 @@ def validate_folder(path: Path) -> list[WeightFile]:
 def _checkpoint(path: Path, name: str, source: Source, digest: str = "") -> Checkpoint:
     weights = validate_folder(path)
     return Checkpoint(
-        path=path, name=name, source=source, fingerprint=_fingerprint(path, weights, digest)
+        path=path, name=name, source=source, fingerprint=fingerprint_of(path, weights, digest)
     )
 
 
-def _fingerprint(path: Path, weights: list[WeightFile], digest: str) -> str:
-    """Digest of config, headers, sizes and a few samples of each weight file."""
+def fingerprint_of(path: Path, weights: list[WeightFile], digest: str = "") -> str:
+    """Digest of config, headers, sizes and a few samples of each weight file of a folder."""
     found = hashlib.sha256(digest.encode())
     found.update(_read_bytes(path / "config.json"))
     for weight in weights:
@@ -191,6 +213,11 @@ def _check_model_type(path: Path, config: dict[str, Any]) -> None:
             f"{config_path}: needs the code in {config['model_file']!r}; model code from "
             "checkpoints is not run"
         )
+    if (family := _drafter(model_type)) is not None:
+        raise LoadError(
+            f"{config_path}: model_type {model_type!r} is a drafter ({family}), no model by "
+            "itself; give it as the drafter of its target"
+        )
     spec = importlib.util.find_spec("mlx_lm")
     if spec is None or not spec.submodule_search_locations:
         raise LoadError("mlx-lm is not installed; run `pip install mlx-lm`")
@@ -198,6 +225,15 @@ def _check_model_type(path: Path, config: dict[str, Any]) -> None:
     module = _renamed(package / "utils.py").get(model_type, model_type)
     if not re.fullmatch(r"[\w-]+", module) or not _is_model(package / "models" / f"{module}.py"):
         raise LoadError(f"{config_path}: model_type {model_type!r} is not known to mlx-lm")
+
+
+def _drafter(model_type: str) -> str | None:
+    """What a drafter of this type is called; ``None`` for models that stand by themselves."""
+    if not _DRAFTER.search(model_type):
+        return None
+    from mlxcel.models.drafters import FAMILIES  # late: it imports mlx-lm's models
+
+    return FAMILIES[model_type].title if model_type in FAMILIES else None
 
 
 def _is_model(path: Path) -> bool:

@@ -126,7 +126,7 @@ class _Layer:
 
     def _fetch(self, frame: Frame) -> tuple[mx.array, mx.array]:
         keys, values = self._held()
-        columns = self._visible_columns(frame)
+        columns = self.visible_columns(frame)
         return keys[:, :, :columns], values[:, :, :columns]
 
     def _span(self, frame: Frame) -> int:
@@ -155,9 +155,9 @@ class _Layer:
         fits = window is None or frame.bound <= window
         if frame.is_exact and fits and not return_array:
             return None if n == 1 else "causal"
-        return frame.mask(self._visible_columns(frame), ring=self.ring, window=window)
+        return frame.mask(self.visible_columns(frame), ring=self.ring, window=window)
 
-    def _visible_columns(self, frame: Frame) -> int:
+    def visible_columns(self, frame: Frame) -> int:
         """Columns that ``update_and_fetch`` of this pass will return."""
         span = self._span(frame)
         return span if self.ring is None else min(span, self.ring)

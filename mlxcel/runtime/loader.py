@@ -11,11 +11,12 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx_lm.utils import load_config, load_tokenizer
 from mlx_lm.utils import load_model as load_mlx_model
-from mlx_lm.utils import load_tokenizer
 
 from mlxcel.errors import LoadError
 from mlxcel.hardware.host import require_mlx
+from mlxcel.models.gemma4_config import complete_config
 from mlxcel.models.lean import lean_modules
 from mlxcel.models.target import Target
 from mlxcel.runtime.checkpoint import Checkpoint, resolve
@@ -59,7 +60,8 @@ def open_lazily(
     require_mlx()
     checkpoint = resolve(name, cache_dir=cache_dir, progress=progress)
     try:
-        model, config = load_mlx_model(checkpoint.path, lazy=True)
+        told = complete_config(load_config(checkpoint.path), str(checkpoint.path / "config.json"))
+        model, config = load_mlx_model(checkpoint.path, lazy=True, model_config=told)
     except (ValueError, KeyError, TypeError, FileNotFoundError, RuntimeError) as error:
         raise LoadError(f"{checkpoint.path}: {error}") from error
     return checkpoint, model, config

@@ -77,7 +77,8 @@ def gumbel(keys: mx.array, ids: mx.array) -> mx.array:
     keys : mx.array
         uint32 ``(2, rows, width)`` from `noise_keys`.
     ids : mx.array
-        uint32 ``(vocabulary,)``, the token ids the noise is for.
+        uint32 ``(vocabulary,)``, the token ids the noise is for, or ``(rows, width,
+        vocabulary)`` where they differ.
 
     Returns
     -------

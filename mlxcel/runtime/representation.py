@@ -14,7 +14,15 @@ from mlx.utils import tree_flatten, tree_map, tree_unflatten
 from mlxcel.errors import ConfigError, LoadError, MlxcelError
 from mlxcel.hardware.memory import device_bytes
 
-__all__ = ["Preference", "Representation", "detect_backend", "represent", "served_dtype"]
+__all__ = [
+    "Preference",
+    "Quantized",
+    "Representation",
+    "detect_backend",
+    "quantize_projections",
+    "represent",
+    "served_dtype",
+]
 
 log = logging.getLogger(__name__)
 
@@ -143,6 +151,50 @@ def _preferred(backend: str, prefer: Callable[[], Preference] | None) -> Prefere
     if backend == "cpu":
         return Preference("dense", f"by rule, float32 is the fast form on the CPU backend; {why}")
     return Preference("stored", f"by rule, the default on a GPU; {why}")
+
+
+class Quantized(NamedTuple):
+    """Projections that have been quantized, and their bytes before and after."""
+
+    projections: int
+    before: int
+    after: int
+
+
+def quantize_projections(
+    model: nn.Module, bits: int, *, group_size: int = 64, keep: str = ""
+) -> Quantized:
+    """Quantize the linear projections of a model in place; affine, and lazy.
+
+    Embeddings, norms and biases stay, and so does everything where any module is quantized
+    already. A matrix whose rows are no multiple of ``group_size`` is tried with groups of 32,
+    else it stays.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Dense.
+    bits, group_size : int
+        As for ``mx.quantize``.
+    keep : str
+        Last part of the names of projections that stay.
+    """
+    found: list[nn.Module] = []
+
+    def form(path: str, module: nn.Module) -> bool | dict[str, Any]:
+        if type(module) is not nn.Linear or path.rpartition(".")[2] == keep:
+            return False
+        columns = int(module.weight.shape[-1])
+        group = next((size for size in (group_size, 32) if columns % size == 0), 0)
+        if group:
+            found.append(module)
+        return {"group_size": group, "bits": bits, "mode": "affine"} if group else False
+
+    before = _parameter_bytes(model)
+    if not _quantized(model):
+        nn.quantize(model, class_predicate=form)
+    kept = before - sum(_parameter_bytes(module) for module in found)
+    return Quantized(len(found), before - kept, _parameter_bytes(model) - kept)
 
 
 def _name(dtype: mx.Dtype) -> str:

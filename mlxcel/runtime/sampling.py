@@ -212,7 +212,8 @@ class RowSampler:
         positions : mx.array
             int32 ``(rows, 1)``, absolute positions of the drafts.
         ids : mx.array, optional
-            uint32 ``(n,)``: the token ids that the logits belong to, if not all.
+            uint32 ``(n,)``, or ``(rows, 1, n)`` where rows differ: the token ids that the
+            logits belong to, if not all.
 
         Returns
         -------
@@ -226,7 +227,7 @@ class RowSampler:
             noise = self._noise(positions, self._ids if ids is None else ids)
             logits = logits.astype(mx.float32) * self.scale + noise
         best = mx.argmax(logits, axis=-1)
-        return best if ids is None else ids[best]
+        return best if ids is None else _of_ids(best, ids)
 
     def _noise(self, positions: mx.array, ids: mx.array) -> mx.array:
         return gumbel(noise_keys(self.seeds, positions), ids) * self.drawn
@@ -264,7 +265,9 @@ class RowSampler:
         """
 
         def of(table: mx.array) -> mx.array:
-            return table if ids is None else mx.take(table, ids, axis=-1)
+            if ids is None or ids.ndim == 1:
+                return table if ids is None else mx.take(table, ids, axis=-1)
+            return mx.take_along_axis(table, ids.astype(mx.int32), axis=-1)
 
         if self.counts is not None and self.seen is not None:
             counts = self.counts
@@ -316,3 +319,10 @@ class RowSampler:
         ids = mx.take_along_axis(ids, order, axis=-1)
         best = mx.take_along_axis(best, order, axis=-1)
         return Choice(tokens, mx.concatenate([chosen, best], axis=-1), ids.astype(mx.uint32))
+
+
+def _of_ids(places: mx.array, ids: mx.array) -> mx.array:
+    """Ids ``(rows, 1)`` at these places of a list of ids, one for all rows or one per row."""
+    if ids.ndim == 1:
+        return ids[places]
+    return mx.take_along_axis(ids, places[..., None].astype(mx.int32), axis=-1)[..., 0]

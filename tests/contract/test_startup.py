@@ -51,7 +51,7 @@ def test_loads_nothing_heavy(code: str) -> None:
     )
 
 
-@pytest.mark.parametrize("words", [["--help"], ["info", "--help"]])
+@pytest.mark.parametrize("words", [["--help"], ["info", "--help"], ["bench", "width", "--help"]])
 def test_help_loads_nothing_heavy(words: list[str]) -> None:
     code = (
         "import atexit, sys;"

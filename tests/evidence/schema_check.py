@@ -9,7 +9,7 @@ from typing import Any
 KNOWN = {
     "$schema", "title", "description", "type", "enum", "required", "properties",
     "additionalProperties", "items", "minItems", "minLength", "pattern", "minimum", "maximum",
-    "exclusiveMinimum",
+    "exclusiveMinimum", "maxItems", "if", "then", "else", "$ref", "$defs",
 }  # fmt: skip
 TYPES: dict[str, Any] = {
     "object": dict,
@@ -29,8 +29,16 @@ def is_of(value: object, kind: str) -> bool:
     return isinstance(value, TYPES[kind])
 
 
-def faults(value: Any, schema: dict[str, Any], where: str = "$") -> Iterator[str]:
-    """Every place where a value breaks the schema."""
+def faults(
+    value: Any, schema: Any, where: str = "$", root: dict[str, Any] | None = None
+) -> Iterator[str]:
+    """Every place where a value breaks the schema; ``root`` holds the definitions."""
+    root = schema if root is None else root
+    if schema is False:
+        yield f"{where}: may not be there"
+        return
+    if "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].removeprefix("#/$defs/")]
     assert schema.keys() <= KNOWN, f"{where}: the checker does not know {schema.keys() - KNOWN}"
     kinds = schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
@@ -44,9 +52,14 @@ def faults(value: Any, schema: dict[str, Any], where: str = "$") -> Iterator[str
         if len(value) < schema.get("minItems", 0):
             yield f"{where}: too few"
         for number, item in enumerate(value):
-            yield from faults(item, schema.get("items", {}), f"{where}[{number}]")
+            yield from faults(item, schema.get("items", {}), f"{where}[{number}]", root)
+        if len(value) > schema.get("maxItems", len(value)):
+            yield f"{where}: too many"
     if isinstance(value, dict):
-        yield from _object_faults(value, schema, where)
+        yield from _object_faults(value, schema, where, root)
+    if "if" in schema:
+        holds = not list(faults(value, schema["if"], where, root))
+        yield from faults(value, schema["then" if holds else "else"], where, root)
 
 
 def _scalar_faults(value: Any, schema: dict[str, Any], where: str) -> Iterator[str]:
@@ -62,7 +75,9 @@ def _scalar_faults(value: Any, schema: dict[str, Any], where: str) -> Iterator[s
             yield f"{where}: out of bounds"
 
 
-def _object_faults(value: dict[str, Any], schema: dict[str, Any], where: str) -> Iterator[str]:
+def _object_faults(
+    value: dict[str, Any], schema: dict[str, Any], where: str, root: dict[str, Any]
+) -> Iterator[str]:
     known = schema.get("properties", {})
     for name in schema.get("required", []):
         if name not in value:
@@ -70,8 +85,8 @@ def _object_faults(value: dict[str, Any], schema: dict[str, Any], where: str) ->
     for name, item in value.items():
         other = schema.get("additionalProperties", {})
         if name in known:
-            yield from faults(item, known[name], f"{where}.{name}")
+            yield from faults(item, known[name], f"{where}.{name}", root)
         elif other is False:
             yield f"{where}: {name} is unknown"
         else:
-            yield from faults(item, other, f"{where}.{name}")
+            yield from faults(item, other, f"{where}.{name}", root)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import mlxcel.evidence
+from mlxcel.bench.verify import verify_record
 from mlxcel.decide.fits import fit_line
 from mlxcel.decide.readings import readings
 from mlxcel.decide.record_json import parse_record, record_to_dict
@@ -35,10 +36,14 @@ def test_a_file_is_named_after_its_record_and_keeps_the_schema(path):
     assert record_to_dict(parse_record(value)) == value
 
 
-def test_all_of_them_are_published_with_an_address():
+def test_they_are_published_with_an_address_or_measured_and_sound():
     assert len(RECORDS) == len(FILES) > 40
     for record in RECORDS:
-        assert record.origin == "published"
+        if record.origin == "measured":
+            assert record.schema == 2
+            assert verify_record(record) == []
+            continue
+        assert record.schema == 1
         assert record.address
         assert record.address.startswith("lablup/mlxcel")
         assert "http" not in record.address

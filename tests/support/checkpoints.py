@@ -26,6 +26,12 @@ TOOLS = (
     "{% for t in tools or [] %}{{ t.function.name }}\n{% endfor %}"
 )
 GROUP = 32
+# What tiny.gemma4_model has otherwise than the published defaults.
+GEMMA4_FIELDS = (
+    "model_type", "hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads",
+    "head_dim", "vocab_size", "num_key_value_heads", "hidden_size_per_layer_input",
+    "sliding_window", "layer_types", "max_position_embeddings", "final_logit_softcapping",
+)
 
 
 def vocabulary(*, permute: bool = False, drop: int = 0) -> dict[str, int]:
@@ -96,11 +102,58 @@ def write_tiny_llama(
     weights = dict(tree_flatten(model.parameters()))
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
     (folder / "config.json").write_text(json.dumps(config))
-    _write_tokenizer(folder, vocab, (TOOLS if tools else "") + TEMPLATE if template else None)
+    write_tokenizer(folder, vocab, (TOOLS if tools else "") + TEMPLATE if template else None)
     return folder
 
 
-def _write_tokenizer(folder: Path, vocab: dict[str, int], template: str | None) -> None:
+def write_tiny_gemma4(
+    folder: Path, *, seed: int = 0, bits: int | None = None, spelling: str = "global"
+) -> Path:
+    """Write a random Gemma 4 of six layers, in the layout of the published ones.
+
+    Parameters
+    ----------
+    folder : Path
+        Made if it is not there.
+    seed : int
+        Of the weights.
+    bits : int, optional
+        Quantize to so many bits, affine, groups of 32, with the names of MLX conversions.
+    spelling : {"global", "per_layer"}
+        How the config says that full layers differ.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    vocab = vocabulary()
+    model = tiny.gemma4_model(seed=seed, vocab=len(vocab))
+    args = model.args
+    text = {name: getattr(args, name) for name in GEMMA4_FIELDS}
+    if spelling == "per_layer":
+        full = [at for at, kind in enumerate(args.layer_types) if kind == "full_attention"]
+        text["per_layer_config"] = {str(at): {"head_dim": args.global_head_dim} for at in full}
+    else:
+        text["global_head_dim"] = args.global_head_dim
+    config = {
+        "model_type": "gemma4",
+        "text_config": text,
+        "eos_token_id": vocab[SPECIAL[0]],
+    }
+    prefix, inner = "model.language_model.", "model."
+    if bits is not None:
+        nn.quantize(model, group_size=GROUP, bits=bits)
+        config["quantization"] = {"group_size": GROUP, "bits": bits}
+        prefix, inner = "language_model.model.", "model."
+    weights = {
+        prefix + name.removeprefix(inner): value
+        for name, value in tree_flatten(model.parameters())
+    }
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config))
+    write_tokenizer(folder, vocab, TEMPLATE)
+    return folder
+
+
+def write_tokenizer(folder: Path, vocab: dict[str, int], template: str | None) -> None:
+    """Write a byte-level tokenizer with these tokens."""
     merges = [pair for pair in MERGES if "".join(pair) in vocab]
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

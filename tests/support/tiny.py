@@ -112,7 +112,9 @@ def gemma3_model(seed: int = 0, window: int = WINDOW) -> Any:
     return _randomised(gemma3_text.Model(args), seed, 0.2)
 
 
-def gemma4_model(seed: int = 0, window: int = WINDOW, shared: int = 0) -> Any:
+def gemma4_model(
+    seed: int = 0, window: int = WINDOW, shared: int = 0, vocab: int = VOCAB
+) -> Any:
     kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 2
     args = gemma4_text.ModelArgs.from_dict(
         {
@@ -124,8 +126,8 @@ def gemma4_model(seed: int = 0, window: int = WINDOW, shared: int = 0) -> Any:
             "head_dim": 16,
             "global_head_dim": 32,
             "rms_norm_eps": 1e-6,
-            "vocab_size": VOCAB,
-            "vocab_size_per_layer_input": VOCAB,
+            "vocab_size": vocab,
+            "vocab_size_per_layer_input": vocab,
             "num_key_value_heads": 2,
             "num_kv_shared_layers": shared,
             "hidden_size_per_layer_input": 8 if shared else 0,

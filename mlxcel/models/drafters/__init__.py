@@ -1,1 +1,65 @@
-"""Drafters with weights of their own, made for one target."""
+"""Drafters with weights of their own, made for one target: the kinds there are, by model type."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mlxcel.models.drafters.gemma4_assistant_config import ASSISTANT_TYPES
+from mlxcel.models.drafters.mtp import MTP_TYPE
+
+__all__ = ["FAMILIES", "Family", "family_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One kind of drafter checkpoint.
+
+    Attributes
+    ----------
+    kind : {"mtp", "assistant"} or None
+        What runs it; ``None`` for a kind that is known by name only.
+    title : str
+        What it is, in words.
+    """
+
+    kind: Literal["mtp", "assistant"] | None
+    title: str
+
+
+_ASSISTANT = Family("assistant", "Gemma 4 assistant")
+_MTP_LATER = Family(None, "multi-token-prediction head of Qwen 3.5, 3.6 and 3.8")
+_EAGLE_LATER = Family(None, "EAGLE head")
+
+FAMILIES: dict[str, Family] = {
+    MTP_TYPE: Family("mtp", "multi-token-prediction head made by mlxcel distill"),
+    **dict.fromkeys(ASSISTANT_TYPES, _ASSISTANT),
+    "qwen3_5_mtp": _MTP_LATER,
+    "eagle": _EAGLE_LATER,
+    "eagle3": _EAGLE_LATER,
+}
+"""By ``model_type`` of the drafter's own config."""
+
+
+def family_of(folder: Path) -> tuple[str, Family] | None:
+    """Model type and kind of the drafter in a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Any folder.
+
+    Returns
+    -------
+    tuple of str and Family, or None
+        ``None`` where its config is unreadable or names a model that stands by itself: whoever
+        loads that says what is wrong with it.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    return (kind, FAMILIES[kind]) if isinstance(kind, str) and kind in FAMILIES else None

@@ -23,8 +23,7 @@ from mlx_lm.models import llama, qwen2, qwen3
 from mlxcel.errors import LoadError
 from mlxcel.models.target import Target
 
-__all__ = ["MTP_TYPE", "MTPHead", "flat_weights", "head_config",
-    "is_mtp_folder", "load_mtp"]
+__all__ = ["MTP_TYPE", "MTPHead", "flat_weights", "head_config", "load_mtp"]
 
 MTP_TYPE = "mlxcel_mtp"
 PREFIX = "mtp."
@@ -220,15 +219,6 @@ def _facts(target: Target) -> dict[str, Any]:
         "num_key_value_heads": int(args.num_key_value_heads or args.num_attention_heads),
         "intermediate_size": int(args.intermediate_size),
     }
-
-
-def is_mtp_folder(folder: Path) -> bool:
-    """Whether a folder says of itself that it holds an MTP head of ours."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and config.get("model_type") == MTP_TYPE
 
 
 def load_mtp(folder: str | os.PathLike[str], target: Target) -> MTPHead:

@@ -1,0 +1,27 @@
+"""Tables of measured records for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mlxcel.bench.report import HEAD, host_lines, reasons_of, row_cells
+from mlxcel.cli.tables import make_console, make_table
+from mlxcel.decide.records import Record
+
+__all__ = ["show_record"]
+
+
+def show_record(record: Record, files: Sequence[Path]) -> None:
+    """Print host, rows, what speaks against them, and where the files are."""
+    console = make_console()
+    for line in host_lines(record):
+        console.print(line)
+    table = make_table(*HEAD)
+    for row in record.rows:
+        table.add_row(*row_cells(row))
+    console.print(table)
+    for row in record.rows:
+        for reason in reasons_of(row):
+            console.print(f"{row.prompt}, width {row.requested_width}: {reason}")
+    console.print(f"written: {', '.join(map(str, files))}", soft_wrap=True)

@@ -1,0 +1,46 @@
+"""``mlxcel pairings``: which targets and drafters are known to fit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+from rich.text import Text
+
+from mlxcel.cli.tables import make_console, make_table, stacked
+from mlxcel.config import Settings
+from mlxcel.decide.pairings import KNOWN_PAIRINGS, KnownPairing
+
+__all__ = ["pairings"]
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+def pairings(as_json: bool) -> None:
+    """List targets and drafters that are known to fit, and what each needs.
+
+    Others work too: any draft model with the target's vocabulary, prompt lookup with any target,
+    and heads made by `mlxcel distill`.
+    """
+    Settings.from_env()  # a wrong variable is named here as everywhere
+    if as_json:
+        found = [asdict(each) | {"command": each.command} for each in KNOWN_PAIRINGS]
+        click.echo(json.dumps(found, indent=2))
+        return
+    table = make_table(("pairing", {"no_wrap": True}), "target", "drafter", "", "needs")
+    for each in KNOWN_PAIRINGS:
+        table.add_row(*_row(each))
+    console = make_console()
+    console.print(table)
+    first = next(each for each in KNOWN_PAIRINGS if each.supported and each.name != "demo")
+    console.print(f"\ntry: {first.command}", soft_wrap=True)
+
+
+def _row(each: KnownPairing) -> tuple[object, ...]:
+    size = each.drafter_parameters
+    weights = f"{size / 1e6:.0f} million weights" if size else ""
+    state = "runs" if each.supported else "not yet"
+    drafters = stacked(*each.drafters, weights)
+    needs = stacked(each.needs, Text(f"names and sizes: {each.source}", style="dim"))
+    return each.name, stacked(*each.targets), drafters, state, needs

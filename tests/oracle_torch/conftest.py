@@ -1,0 +1,32 @@
+"""The cases, made once per session in the environment that has torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.checkpoints import TEMPLATE, vocabulary, write_tokenizer
+
+HERE = Path(__file__).parent
+PYTHON = os.environ.get("ORACLE_PYTHON", str(HERE.parents[1] / ".oracle" / "bin" / "python"))
+
+
+@pytest.fixture(scope="session")
+def oracle_cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with one pairing per family, and what transformers made of each."""
+    if not Path(PYTHON).exists():
+        pytest.skip("torch")
+    folder = tmp_path_factory.mktemp("oracle")
+    # Only the libraries of its own environment.
+    environ = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    done = subprocess.run(
+        [PYTHON, str(HERE / "make_cases.py"), str(folder)],
+        capture_output=True, text=True, env=environ | {"HF_HUB_OFFLINE": "1"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name in done.stdout.split():
+        write_tokenizer(folder / name / "target", vocabulary(), TEMPLATE)
+    return folder
