@@ -98,9 +98,17 @@ class Contention:
     reason: str | None
 
     def report(self) -> dict[str, Any]:
-        """The same as JSON for a record's provenance."""
+        """The same as JSON for a record's provenance.
+
+        Returns
+        -------
+        dict
+            ``ran``, ``passed`` and ``reason`` say whether rows may be published.
+        """
         return {
-            "tripped": self.tripped,
+            "ran": self.samples > 0,
+            "passed": not self.tripped,
+            "reason": self.reason,
             "samples": self.samples,
             "seconds": round(self.seconds, 3),
             "busy_seconds": round(self.busy_seconds, 3),
@@ -113,7 +121,6 @@ class Contention:
                 }
                 for item in self.offenders
             ],
-            "reason": self.reason,
         }
 
 

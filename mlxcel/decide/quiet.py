@@ -129,9 +129,18 @@ class QuietGate:
         )
 
     def report(self) -> dict[str, Any]:
-        """What was found, as JSON for a record's provenance."""
+        """What was found, as JSON for a record's provenance.
+
+        Returns
+        -------
+        dict
+            ``ran``, ``passed`` and ``reason`` (the warning) say whether rows may be published.
+        """
         worst = self._worst
         return {
+            "ran": True,
+            "passed": self.verdict == "quiet",
+            "reason": self.warning,
             "verdict": self.verdict,
             "limit_percent": self.limits.percent,
             "wanted_seconds": self.limits.seconds,
@@ -142,10 +151,9 @@ class QuietGate:
             "busiest": None
             if worst is None
             else {"name": worst.name, "pid": worst.pid, "percent": round(worst.percent, 1)},
-            "warning": self.warning,
         }
 
 
 def skipped() -> dict[str, Any]:
     """The report of a gate that nobody waited at."""
-    return {"verdict": "skipped", "warning": "nobody waited for the host to be quiet"}
+    return {"ran": False, "reason": "nobody waited for the host to be quiet"}
