@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import click
 
 from mlxcel.decide.agreement import Decision
-from mlxcel.decide.carry import carry, predict
+from mlxcel.decide.carried_prediction import predict
+from mlxcel.decide.carry import carry
 from mlxcel.decide.chips import GATE_TABLE
 from mlxcel.decide.comparable import mismatches
 from mlxcel.decide.comparison import LEAST_EFFECT, P_LIMIT

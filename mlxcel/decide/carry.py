@@ -6,28 +6,27 @@ pairing Q there, and Q on H. Both numbers of the line are then scaled alike::
 
     a(P, H) = a(P, G) a(Q, H) / a(Q, G)        b(P, H) = b(P, G) b(Q, H) / b(Q, G)
 
-It extrapolates across two things at once, so what comes of it is to be falsified, not believed.
+It extrapolates across two things at once, so what comes of it is to be falsified, not believed
+(`mlxcel.decide.carried_prediction`).
 """
 
 from __future__ import annotations
 
-import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from mlxcel.decide.fits import Line, fit_line
-from mlxcel.decide.prediction import Prediction, Quantity, QuantityName
 from mlxcel.decide.readings import Reading, readings
 from mlxcel.decide.records import Record
 from mlxcel.errors import ConfigError
 
-__all__ = ["Bridge", "Carried", "Widths", "carry", "line_of", "predict"]
+__all__ = ["Bridge", "Carried", "Widths", "carry", "line_of"]
 
 Widths = Literal["ran", "requested"]
 
 _MIN_WIDTHS = 3
-_DIGITS = 3  # of predicted figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +80,26 @@ def line_of(record: Record, rows: Iterable[Reading], widths: Widths) -> Line | N
     Returns
     -------
     Line or None
-        ``None`` for fewer than three different widths.
+        ``None`` where no prompt has at least three different widths: several prompts with a
+        width each are no sweep.
     """
     if widths == "requested" and record.fits:
         fit = record.fits[0]
         return Line(a=fit.a, b=fit.b, largest_residual=fit.largest_residual, points=0)
-    points = []
+    sweeps: dict[str | None, list[tuple[float, float]]] = defaultdict(list)
     for reading in rows:
         if reading.record.id != record.id or reading.fit_cost is None:
             continue
         width = reading.row.requested_width if widths == "requested" else reading.mean_width
         width = reading.row.width if width is None else width
         if width is not None:
-            points.append((float(width), reading.fit_cost))
-    if len({round(width, 6) for width, _ in points}) < _MIN_WIDTHS:
-        return None
-    return fit_line(points)
+            sweeps[reading.row.prompt].append((float(width), reading.fit_cost))
+    points = [point for sweep in sweeps.values() if _is_sweep(sweep) for point in sweep]
+    return fit_line(points) if points else None
+
+
+def _is_sweep(points: Sequence[tuple[float, float]]) -> bool:
+    return len({round(width, 6) for width, _ in points}) >= _MIN_WIDTHS
 
 
 def carry(
@@ -168,82 +171,6 @@ def carry(
     )
 
 
-def predict(
-    carried: Carried,
-    records: Sequence[Record],
-    *,
-    width: int,
-    made_on: str,
-    by: str,
-) -> Prediction:
-    """Make a prediction of a carried line.
-
-    Parameters
-    ----------
-    carried : Carried
-        From `carry`.
-    records : sequence of Record
-        All evidence: tokens per verify come from the pairing's rows of this width elsewhere.
-    width : int
-        Block width.
-    made_on : str
-        ISO day; later rows judge it.
-    by : str
-        Who makes it.
-
-    Raises
-    ------
-    ConfigError
-        The line gives no cost above 0 at the width, or no row tells the emitted tokens.
-    """
-    cost = round(carried.line.cost(width), _DIGITS)
-    slack = round(carried.line.largest_residual, _DIGITS)
-    if cost - slack <= 0:
-        raise ConfigError(
-            f"the carried line gives a round of {cost:.2f} +/- {slack:.2f} classic steps at width "
-            f"{width}: it does not reach that far; choose a width inside the sweeps"
-        )
-    rows = _emitting(carried, readings(records), width)
-    emitted = [reading.row.emitted_per_verify or 0.0 for reading in rows]
-    least, most = min(emitted), max(emitted)
-    low, high = round(least / cost, _DIGITS), round(most / cost, _DIGITS)
-    basis = f"{slack:.2f} is the largest residual of the three fits"
-    prompts = tuple(dict.fromkeys(r.row.prompt for r in rows if r.row.prompt))
-    return Prediction(
-        id=_slug(f"{carried.chip} {carried.pairing} block {width} {made_on}"),
-        statement=f"A round of block width {width} costs near {cost:.2f} classic steps for "
-        f"{carried.pairing} on {carried.chip}, so the burst reaches {low:.2f}x to {high:.2f}x.",
-        made_on=made_on,
-        by=by,
-        address=f"mlxcel bench predict {carried.source.id}",
-        basis=_basis(carried, least, most, sorted({r.record.id for r in rows})),
-        chip=carried.chip,
-        pairing=carried.pairing,
-        width=width,
-        prompts=prompts,
-        protocol="guarded",
-        quantities=(
-            _quantity("round_cost", cost, cost, slack, basis),
-            _quantity("speedup", low, high, most / (cost - slack) - high, basis),
-        ),
-        settled_by=f"mlxcel bench speculative with {carried.pairing} at width {width} on a host "
-        f"with {carried.chip}",
-        notes=_known(carried, records, width),
-    )
-
-
-def _quantity(
-    name: QuantityName, low: float, high: float, tolerance: float, basis: str
-) -> Quantity:
-    return Quantity(
-        name=name,
-        low=low,
-        high=high,
-        tolerance=round(tolerance, _DIGITS),
-        tolerance_basis=basis,
-    )
-
-
 def _joins(
     source: Record, there: Record, here: Record, chip: str, pairing: str, *, host: bool
 ) -> bool:
@@ -288,50 +215,3 @@ def _missing(source: Record, chip: str, pairing: str, through: str | None, host:
     else:
         need = f"another host with width sweeps of both {source.pairing.name} and {pairing}"
     return f"nothing leads from {source.id} to {pairing} on {chip}{said}: it needs {need}"
-
-
-def _emitting(carried: Carried, rows: Iterable[Reading], width: int) -> list[Reading]:
-    """Rows that tell the pairing's tokens per verify, of other hosts than the predicted one."""
-    found = [
-        reading
-        for reading in rows
-        if reading.record.pairing.name == carried.pairing
-        and reading.record.host.chip != carried.chip
-        and reading.row.width == width
-        and reading.row.emitted_per_verify is not None
-    ]
-    if not found:
-        raise ConfigError(
-            f"no row tells how many tokens {carried.pairing} emits per verify at width {width}; "
-            "choose a width that was measured"
-        )
-    return found
-
-
-def _basis(carried: Carried, least: float, most: float, ids: list[str]) -> str:
-    records = (carried.source, carried.bridge.there, carried.bridge.here)
-    told = [
-        f"{line.a:.2f} + {line.b:.3f} K ({record.id})"
-        for record, line in zip(records, carried.lines, strict=True)
-    ]
-    own = f"{carried.line.a:.2f} + {carried.line.b:.3f} K"
-    return (
-        f"The fit {told[0]} scaled by {told[2]} over {told[1]} gives {own}; the pairing emits "
-        f"{least:.2f} to {most:.2f} tokens per verify ({', '.join(ids)}). It extrapolates across "
-        "a pairing and a host at once."
-    )
-
-
-def _known(carried: Carried, records: Iterable[Record], width: int) -> str | None:
-    """Rows of what is predicted that exist already; they do not judge, but its maker knew them."""
-    ids = [
-        record.id
-        for record in records
-        if (record.host.chip, record.pairing.name) == (carried.chip, carried.pairing)
-        and any(row.width == width for row in record.rows)
-    ]
-    return f"Rows that existed when it was made: {', '.join(ids)}." if ids else None
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.casefold()).strip("-")

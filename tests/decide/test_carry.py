@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mlxcel.decide.carry import carry, line_of, predict
+from mlxcel.decide.carried_prediction import predict
+from mlxcel.decide.carry import carry, line_of
 from mlxcel.decide.prediction import judge, parse_prediction, prediction_to_dict
 from mlxcel.decide.readings import readings
 from mlxcel.errors import ConfigError
@@ -147,6 +148,13 @@ def test_lines_are_over_the_widths_that_ran():
     assert asked is not None
     assert ran.b == pytest.approx(0.5)
     assert asked.b < ran.b
+
+
+def test_prompts_with_a_width_each_are_no_sweep():
+    cells = [row(requested_width=k, prompt=f"p{k}", speedup=1.0, emitted_per_verify=0.5 + k / 2,
+                 acceptance=0.5) for k in (2, 3, 4)]  # fmt: skip
+    one = record("a", rows=cells)
+    assert line_of(one, readings([one]), "ran") is None
 
 
 @pytest.mark.parametrize(
