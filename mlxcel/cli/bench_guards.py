@@ -37,7 +37,7 @@ _OPTIONS = (
         "--pause-indexers", is_flag=True, help="Keep the indexers of macOS stopped meanwhile."
     ),
     click.option(
-        "--pause",
+        "--pause-program",
         "pause_names",
         multiple=True,
         metavar="NAME",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -151,7 +151,9 @@ def predict_command(
     """
     records = load_records(_own(folder))
     source, records = _source(record, records)
-    chip = None if host is None else host_name(host, (item.host.chip for item in records))
+    chip = None if host is None else _chip(host, records)
+    if pairing is not None:
+        pairing = _as_known(pairing, (item.pairing.name for item in records))
     carried = carry(records, source, chip=chip, pairing=pairing, widths=widths, through=through)
     today = datetime.now(UTC).date().isoformat()
     made = predict(carried, records, width=width, made_on=today, by=by)
@@ -163,6 +165,16 @@ def predict_command(
         _write_json({**value, "file": None if path is None else str(path)})
         return
     _tables().show_prediction(made, path)
+
+
+def _chip(host: str, records: Sequence[Record]) -> str:
+    chips = [item.host.chip for item in records]
+    return _as_known(host_name(host, chips), chips)
+
+
+def _as_known(name: str, known: Iterable[str]) -> str:
+    """A name as the evidence writes it, if it does."""
+    return {item.casefold(): item for item in known}.get(name.casefold(), name)
 
 
 def _source(name: str, records: tuple[Record, ...]) -> tuple[Record, tuple[Record, ...]]:

@@ -1,8 +1,8 @@
 """Carries a fit of round cost to a host or a pairing that was not measured, as a prediction.
 
 The rule is that of the prediction in the founding document. What is wanted is pairing P on host
-H, of which nothing is known but three corners of a square: P on another host, another
-pairing Q there, and Q on H. Both numbers of the line are then scaled alike::
+H, of which nothing is known but three corners of a square: P on another host G, another
+pairing Q on G, and Q on H. Both numbers of the line are then scaled alike::
 
     a(P, H) = a(P, G) a(Q, H) / a(Q, G)        b(P, H) = b(P, G) b(Q, H) / b(Q, G)
 

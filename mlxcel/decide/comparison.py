@@ -92,16 +92,20 @@ def compare(
     Returns
     -------
     tuple of Change
-        In the order of the first record's rows, the classic arm first. A row that either
-        record marks as not publishable is undecided.
+        In the order of the first record's rows, the classic arm first, and once where the
+        widths of a sweep share it. A row that either record marks as not publishable is
+        undecided.
     """
-    found = []
+    found: dict[tuple[object, ...], Change] = {}
     others = cells(second)
     for cell, row in cells(first).items():
-        other = others[cell]
         for arm in ARMS:
-            found.append(_change(cell, arm, row, other, p_limit, least_effect))
-    return tuple(found)
+            speeds = (tuple(_speeds(row, arm)), tuple(_speeds(others[cell], arm)))
+            # The widths of a sweep share their classic runs: one comparison, not one a width.
+            key = (*cell[:2], arm, *speeds)
+            if key not in found:
+                found[key] = _change(cell, arm, row, others[cell], p_limit, least_effect)
+    return tuple(found.values())
 
 
 def _change(

@@ -142,6 +142,15 @@ def test_predict_from_a_file_and_without_writing(own, tmp_path):
     assert "another record with the id" in invoke("predict", copy, *FOUNDING, fails=LoadError)
 
 
+def test_predict_takes_names_in_any_case(own):
+    words = ("--evidence", own, "--dry-run")
+    found = as_json("predict", SWEEP, "--host", "APPLE M1 ULTRA", *words)
+    assert found["chip"] == "Apple M1 Ultra"
+    source = "m1ultra-12b-sweep-2026-08-19"
+    found = as_json("predict", source, "--pairing", "qwen3.8 27b", "--width", "3", *words)
+    assert (found["chip"], found["pairing"]) == ("Apple M1 Ultra", "Qwen3.8 27B")
+
+
 def test_predict_never_overwrites(own):
     words = ("predict", SWEEP, *FOUNDING, "--evidence", own)
     invoke(*words)
@@ -157,6 +166,7 @@ def test_predict_never_overwrites(own):
         ((SWEEP,), ConfigError, "give one"),
         (("no-such", *FOUNDING), LoadError, "'no-such' is neither the id of a record nor a file"),
         ((SWEEP, "--host", "Apple M2 Max"), ConfigError, "nothing leads from"),
+        ((SWEEP, "--pairing", "teapot"), ConfigError, "sweeps of both Gemma 4 31B and teapot"),
         ((SWEEP, "--host", "teapot"), ConfigError, "--host 'teapot' is no host"),
     ],
 )
@@ -263,7 +273,7 @@ def test_options_of_the_guards():
     def command(quick, guards):
         seen.update(quick=quick, guards=guards(Path("cache")))
 
-    words = ["--quick", "--pause-indexers", "--pause", "backup", "--pause-deadline", "60"]
+    words = ["--quick", "--pause-indexers", "--pause-program", "backup", "--pause-deadline", "60"]
     assert CliRunner().invoke(command, words).exit_code == 0
     found = seen["guards"]
     assert (seen["quick"], found.folder, found.pause_deadline) == (True, Path("cache"), 60)

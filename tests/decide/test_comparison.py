@@ -151,6 +151,18 @@ def test_one_arm_that_changes_by_five_percent_is_found(speed, verdict):
             assert change.why.startswith("+" if verdict == "faster" else "-")
 
 
+def test_widths_that_share_their_classic_runs_compare_them_once():
+    one, two = measured_value("one", prompts=("code",)), measured_value("two", prompts=("code",))
+    for record in (one, two):
+        wider = copy.deepcopy(record["rows"][0]) | {"requested_width": 5}
+        for block in wider["raw"]["pairs"]:
+            for run in block:
+                run["seconds"] *= 0.9 if run["arm"] == "speculative" else 1
+        record["rows"].append(wider)
+    found = [(c.width, c.arm) for c in compare(one, two)]
+    assert found == [(4, "classic"), (4, "speculative"), (5, "speculative")]
+
+
 def test_swapping_the_records_turns_every_verdict():
     two = measured_value("two", speculative=43, classic=19, seed=3)
     turned = {"faster": "slower", "slower": "faster"}
