@@ -149,7 +149,7 @@ def paused(
             f"pause: the deadline must be above 0 seconds, got {deadline}", param="deadline"
         )
     pause = Pause(tuple(names), deadline)
-    chosen = _chosen(pause.names, read(), (os.getpid(), *own))
+    chosen = _chosen(pause.names, read(), (os.getpid(), *own)) if names else []
     if not chosen:
         yield pause
         return

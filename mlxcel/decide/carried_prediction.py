@@ -60,7 +60,7 @@ def predict(
     return Prediction(
         id=_slug(f"{carried.chip} {carried.pairing} block {width} {made_on}"),
         statement=f"A round of block width {width} costs near {cost:.2f} classic steps for "
-        f"{carried.pairing} on {carried.chip}, so the burst reaches {low:.2f}x to {high:.2f}x.",
+        f"{carried.pairing} on {carried.chip}, so the burst reaches {_span(low, high, 'x')}.",
         made_on=made_on,
         by=by,
         address=f"mlxcel bench predict {carried.source.id}",
@@ -119,9 +119,14 @@ def _basis(carried: Carried, least: float, most: float, ids: list[str]) -> str:
     own = f"{carried.line.a:.2f} + {carried.line.b:.3f} K"
     return (
         f"The fit {told[0]} scaled by {told[2]} over {told[1]} gives {own}; the pairing emits "
-        f"{least:.2f} to {most:.2f} tokens per verify ({', '.join(ids)}). It extrapolates across "
+        f"{_span(least, most)} tokens per verify ({', '.join(ids)}). It extrapolates across "
         "a pairing and a host at once."
     )
+
+
+def _span(low: float, high: float, unit: str = "") -> str:
+    one, other = f"{low:.2f}{unit}", f"{high:.2f}{unit}"
+    return one if one == other else f"{one} to {other}"
 
 
 def _known(carried: Carried, records: Iterable[Record], width: int) -> str | None:

@@ -20,7 +20,7 @@ from mlxcel.cli.bench_guards import make_guards
 from mlxcel.decide.contention import WatchLimits
 from mlxcel.decide.quiet import QuietLimits
 from mlxcel.errors import CapacityError
-from tests.support.simulated_host import SimulatedHost
+from tests.support.simulated_host import OWN, SimulatedHost
 from tests.support.standins import is_stopped, standin
 
 
@@ -31,7 +31,7 @@ def simulated(host):
 def run(tmp_path, host, seconds=60.0, **options):
     told = []
     found = GuardOptions(folder=tmp_path, **options)
-    with guarded(found, system=simulated(host), notify=told.append) as guards:
+    with guarded(found, own=(OWN,), system=simulated(host), notify=told.append) as guards:
         host.sleep(seconds)
     return guards, told
 
@@ -77,7 +77,7 @@ def test_rows_are_judged_by_themselves(tmp_path):
     host = SimulatedHost()
     host.start("burner", lambda now: 100.0 if 20 < now <= 40 else 0.0, 7)
     options = GuardOptions(folder=tmp_path, quiet=None)
-    with guarded(options, system=simulated(host)) as guards:
+    with guarded(options, own=(OWN,), system=simulated(host)) as guards:
         found = []
         for _ in range(3):
             since = host.now
@@ -90,7 +90,7 @@ def test_an_engine_elsewhere_can_belong_to_the_measurement(tmp_path):
     host = SimulatedHost()
     host.start("engine", 300.0, 7)
     options = GuardOptions(folder=tmp_path)
-    with guarded(options, own=(7,), system=simulated(host)) as guards:
+    with guarded(options, own=(OWN, 7), system=simulated(host)) as guards:
         host.sleep(60)
     assert guards.report()["contention"]["passed"] is True
     assert guards.report()["quiet"]["waited_seconds"] == 90

@@ -88,7 +88,7 @@ def test_a_prediction_says_what_it_is_made_of_and_can_be_read_again():
     found = made(chip=M1)
     assert (found.chip, found.pairing, found.width) == (M1, "P", 4)
     assert found.id == "apple-m1-ultra-p-block-4-2026-11-30"
-    for part in ("m3-p", "m3-q", "m1-q", "0.80 + 0.200 K", "1.00 + 0.600 K", "2.50 to 2.50"):
+    for part in ("m3-p", "m3-q", "m1-q", "0.80 + 0.200 K", "1.00 + 0.600 K", "emits 2.50 tokens"):
         assert part in found.basis
     assert (found.prompts, found.notes) == (("code",), None)
     assert parse_prediction(prediction_to_dict(found)) == found
