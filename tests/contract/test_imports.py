@@ -77,7 +77,7 @@ TABLE = {
     "webapp": Row(f"mlxcel {BASE}", "flask werkzeug gunicorn prometheus_client pydantic"),
     "benchmarks": Row(
         f"{BASE} {FRONT} mlxcel mlxcel.llm mlxcel.front mlxcel.remote mlxcel._fast "
-        "mlxcel.models tests",
+        "mlxcel.models tests webapp",
         "mlx mlx_lm numpy scipy matplotlib pytest pytest_benchmark click rich",
     ),
 }
