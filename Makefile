@@ -44,9 +44,9 @@ demo: setup ## run the demo pairing: verdict of the gate, text, acceptance, roun
 	$(BIN)/mlxcel demo
 
 # One BLAS thread for each of the processes: more only wait for each other.
-test: setup ## run the tests, in WORKERS processes, and each benchmark once
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+test: setup ## run each benchmark once, and the tests in WORKERS processes
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(SMOKE)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test-slow: setup ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow

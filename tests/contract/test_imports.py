@@ -78,7 +78,7 @@ TABLE = {
     "benchmarks": Row(
         f"{BASE} {FRONT} mlxcel mlxcel.llm mlxcel.front mlxcel.remote mlxcel._fast "
         "mlxcel.models tests webapp",
-        "mlx mlx_lm numpy scipy matplotlib pytest pytest_benchmark click rich",
+        "mlx mlx_lm numpy scipy matplotlib pytest pytest_benchmark click rich llama_cpp",
     ),
 }
 OURS = ("mlxcel", "webapp", "benchmarks", "tests")
