@@ -9,6 +9,7 @@ bits, we compute the same weights in float32 by default: texts may part, and whe
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 from pathlib import Path
@@ -58,7 +59,7 @@ def measure(
         return answers[name].seconds_per_token
 
     names = ["classic", "speculative", "llama.cpp"]
-    calls = [lambda name=name: run(name) for name in names]  # type: ignore[misc]
+    calls = [functools.partial(run, name) for name in names]
     seconds = dict(zip(names, interleave(calls, args.repeats), strict=True))
     row: dict[str, Any] = {"prompt_tokens": len(prompt), "seconds_per_token": seconds}
     classic = answers["classic"].ids
