@@ -14,9 +14,11 @@ SOURCES := setup.py $(wildcard mlxcel/_fast/*.pyx mlxcel/_fast/*.pxd mlxcel/hard
 COMPILED := $(patsubst mlxcel/_fast/%.pyx,mlxcel._fast.%,$(wildcard mlxcel/_fast/*.pyx))
 TYPED := mlxcel $(wildcard benchmarks webapp)
 CHECKED := build/checked
+SMOKE := benchmarks -m "not demo and not slow" --benchmark-disable
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-slow test-oracle test-checked lint fix typecheck stubs bench docs clean distclean
+.PHONY: help setup build demo test test-slow test-oracle test-checked lint fix typecheck stubs \
+	bench bench-smoke bench-baseline bench-compare bench-counters docs clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,7 +45,8 @@ demo: setup ## run the demo pairing: verdict of the gate, text, acceptance, roun
 	$(BIN)/mlxcel demo
 
 # One BLAS thread for each of the processes: more only wait for each other.
-test: setup ## run the tests, in WORKERS processes
+test: setup ## run each benchmark once, and the tests in WORKERS processes
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(SMOKE)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test-slow: setup ## run the tests that take minutes
@@ -80,8 +83,20 @@ typecheck: setup ## mypy, strict
 stubs: setup ## compare the stubs of the compiled modules with the modules
 	$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml --allowlist tests/contract/stubtest-allowlist.txt $(COMPILED)
 
-bench: setup ## run the benchmarks
-	$(BIN)/python -m pytest benchmarks
+bench: setup ## run the benchmarks; their ratios to a reference kernel, and the counters
+	$(BIN)/python -m benchmarks.regress run
+
+bench-smoke: setup ## run each benchmark once, without a clock
+	$(BIN)/python -m pytest $(SMOKE)
+
+bench-baseline: setup ## measure this host's baseline, at a quiet time (4 minutes)
+	$(BIN)/python -m benchmarks.regress baseline
+
+bench-compare: setup ## fail if something has become slower than the baseline
+	$(BIN)/python -m benchmarks.regress compare
+
+bench-counters: setup ## count anew what holds for every host
+	$(BIN)/python -m benchmarks.regress counters
 
 docs: setup ## write the generated pages again
 	$(BIN)/python tools/make_docs.py

