@@ -10,6 +10,7 @@ import click
 
 from mlxcel.cli.bench_cost import cost
 from mlxcel.cli.bench_options import bench_options, measure, quick_plan, width_list
+from mlxcel.cli.bench_records import compare, predict_command, submit
 
 __all__ = ["bench"]
 
@@ -74,7 +75,8 @@ def verify(ctx: click.Context, files: tuple[Path, ...]) -> None:
         ctx.exit(REFUSED)
 
 
-bench.add_command(cost)
+for command in (cost, compare, predict_command, submit):
+    bench.add_command(command)
 
 
 def _campaign(tool: str, widths: tuple[int, ...], options: dict[str, Any]) -> None:
