@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["Server", "answers", "post"]
+__all__ = ["Server", "answers", "post", "resident"]
 
 START_SECONDS = 600.0
 END_SECONDS = 60.0
@@ -73,12 +73,9 @@ class Server:
 
     @property
     def engine_pid(self) -> int:
-        """The engine's process: the child that is not gunicorn's."""
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        for pid in children.read_text().split():
-            if b"gunicorn" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return int(pid)
-        raise RuntimeError("mlxcel serve has no engine process")
+        """The engine's process: the largest child, since it holds the model."""
+        children = [pid for pid, parent in _parents() if parent == self._process.pid]
+        return max(children, key=resident)
 
     def close(self) -> None:
         """End it in order; kill what does not end."""
@@ -95,6 +92,22 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def resident(pid: int) -> float:
+    """Resident memory of a process, MiB."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    """Every process with its parent."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except OSError:  # it has ended
+            continue
+        yield int(stat.parent.name), int(text.rpartition(")")[2].split()[1])
 
 
 def _connection(address: str) -> http.client.HTTPConnection:

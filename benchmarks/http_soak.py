@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.http_server import Server, answers, post
+from benchmarks.http_server import Server, answers, post, resident
 
 EXPECTED = {200, 429, 503}
 IDLE_SECONDS = 10.0
@@ -79,12 +79,6 @@ class Soak:
             if seen == events:
                 return "dropped"
         return "streamed"
-
-
-def resident(pid: int) -> float:
-    """Resident memory of a process, MiB."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * 4096 / 2**20
 
 
 def _answer(server: Server) -> tuple[int, Any]:

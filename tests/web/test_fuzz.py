@@ -79,10 +79,13 @@ def tiny(tiny_llm: LLM) -> FlaskClient:
     return create_app(WebConfig(default_tokens=4), engine=tiny_llm).test_client()
 
 
-def test_bent_bodies(tiny: FlaskClient) -> None:
-    rng = random.Random(6)
+@pytest.mark.parametrize(
+    ("seed", "count"), [(6, 300), pytest.param(8, 2000, marks=pytest.mark.slow)]
+)
+def test_bent_bodies(tiny: FlaskClient, seed: int, count: int) -> None:
+    rng = random.Random(seed)
     seen = {200: 0, 400: 0}
-    for _ in range(300):
+    for _ in range(count):
         path = rng.choice(list(BODIES))
         body = bent(BODIES[path], rng)
         response = tiny.post(path, json=body)
@@ -95,9 +98,12 @@ def test_bent_bodies(tiny: FlaskClient) -> None:
     assert min(seen[200], seen[400]) > 20
 
 
-def test_bent_bytes(tiny: FlaskClient) -> None:
-    rng = random.Random(7)
-    for _ in range(300):
+@pytest.mark.parametrize(
+    ("seed", "count"), [(7, 300), pytest.param(9, 2000, marks=pytest.mark.slow)]
+)
+def test_bent_bytes(tiny: FlaskClient, seed: int, count: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(count):
         path = rng.choice(list(BODIES))
         raw = bytearray(json.dumps(BODIES[path]).encode())
         for _ in range(rng.randint(1, 4)):

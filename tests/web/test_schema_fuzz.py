@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from mlxcel import LLM
-from tests.web.support import HELLO, post
+from tests.web.support import HELLO, FakeFront, post
 from webapp import WebConfig, create_app
 
 CHECKS = [
@@ -27,12 +27,12 @@ FEW, MANY = 15, 500
 """Cases of an operation, of which there are more than ten."""
 
 
-def sane(examples: int) -> settings:
-    """No deadline: a case decodes; and what is generated may be large."""
-    return settings(
-        max_examples=examples, deadline=None, derandomize=True, database=None,
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+OPERATIONS = [
+    (path, method)
+    for path, methods in create_app(WebConfig(), engine=FakeFront())
+    .test_client().get("/openapi.json").get_json()["paths"].items()
+    for method in methods
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -41,20 +41,35 @@ def described(tiny_llm: LLM) -> schemathesis.BaseSchema:
     return schemathesis.openapi.from_wsgi("/openapi.json", app)
 
 
-schema = schemathesis.pytest.from_fixture("described")
+def send(described: schemathesis.BaseSchema, path: str, method: str, examples: int) -> None:
+    """Send so many generated requests; no deadline, since a case decodes."""
+
+    @settings(
+        max_examples=examples, deadline=None, derandomize=True, database=None,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(case=described[path][method].as_strategy())
+    def one(case: schemathesis.Case) -> None:
+        case.call_and_validate(checks=CHECKS)
+
+    one()
 
 
-@schema.parametrize()
-@sane(FEW)
-def test_described_requests(case: schemathesis.Case) -> None:
-    case.call_and_validate(checks=CHECKS)
+def test_all_operations_are_described() -> None:
+    assert len(OPERATIONS) >= 10
+
+
+@pytest.mark.parametrize(("path", "method"), OPERATIONS)
+def test_described_requests(described: schemathesis.BaseSchema, path: str, method: str) -> None:
+    send(described, path, method, FEW)
 
 
 @pytest.mark.slow
-@schema.parametrize()
-@sane(MANY)
-def test_thousands_of_described_requests(case: schemathesis.Case) -> None:
-    case.call_and_validate(checks=CHECKS)
+@pytest.mark.parametrize(("path", "method"), OPERATIONS)
+def test_thousands_of_described_requests(
+    described: schemathesis.BaseSchema, path: str, method: str
+) -> None:
+    send(described, path, method, MANY)
 
 
 def test_the_next_request_succeeds(tiny_llm: LLM) -> None:
