@@ -17,9 +17,12 @@ def show_record(record: Record, files: Sequence[Path]) -> None:
     console = make_console()
     for line in host_lines(record):
         console.print(line)
-    table = make_table(*HEAD)
-    for row in record.rows:
-        table.add_row(*row_cells(row))
+    # Rows of the record are columns here: there are few of them, and a terminal is narrow.
+    titles, *fields = zip(HEAD, *map(row_cells, record.rows), strict=True)
+    right = {"justify": "right"}
+    table = make_table(titles[0], *((title, right) for title in titles[1:]))
+    for field in fields:
+        table.add_row(*field)
     console.print(table)
     for row in record.rows:
         for reason in reasons_of(row):
