@@ -18,7 +18,6 @@ from mlxcel.bench.guarded import OpenGuards
 from mlxcel.bench.guards import GuardOptions, guarded
 from mlxcel.cli.bench_guards import guard_options
 from mlxcel.cli.numerics import numerics_option, settings_for
-from mlxcel.cli.progress import bar
 from mlxcel.errors import LoadError
 
 if TYPE_CHECKING:
@@ -163,6 +162,7 @@ def _opened(
     from mlxcel.bench.arms import LlmRunner
     from mlxcel.bench.campaign import Opened
     from mlxcel.bench.pairings import missing
+    from mlxcel.cli.progress import bar
     from mlxcel.engine.bench_facts import bench_facts
     from mlxcel.hardware.host import describe
 
