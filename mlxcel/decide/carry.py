@@ -207,9 +207,10 @@ def _name(bridge: Bridge, *, host: bool) -> str:
 def _scaled(start: Line, there: Line, here: Line, bridge: Bridge) -> Line:
     values = (start.a, start.b, there.a, there.b, here.a, here.b)
     if min(values) <= 0:
+        told = ", ".join(f"{value:.3f}" for value in values)
         raise ConfigError(
             f"a line through {bridge.there.id} and {bridge.here.id} cannot be scaled: all "
-            f"intercepts and slopes must be above 0, got {', '.join(f'{value:.3f}' for value in values)}; "
+            f"intercepts and slopes must be above 0, got {told}; "
             "name another bridge"
         )
     return Line(
