@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 import mlxcel
 from mlxcel.cli import bench_records, main
-from mlxcel.cli.bench_guards import guard_options
 from mlxcel.decide.prediction import parse_prediction
 from mlxcel.errors import ConfigError, LoadError
 from mlxcel.evidence import load_predictions, load_records
@@ -262,23 +261,3 @@ def test_help_and_json_load_neither_rich_nor_mlx():
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
-def test_options_of_the_guards():
-    seen = {}
-
-    @click.command()
-    @click.option("--quick", is_flag=True)
-    @guard_options
-    def command(quick, guards):
-        seen.update(quick=quick, guards=guards(Path("cache")))
-
-    words = ["--quick", "--pause-indexers", "--pause-program", "backup", "--pause-deadline", "60"]
-    assert CliRunner().invoke(command, words).exit_code == 0
-    found = seen["guards"]
-    assert (seen["quick"], found.folder, found.pause_deadline) == (True, Path("cache"), 60)
-    assert {"mds", "backup"} <= set(found.pause)
-    assert found.quiet is not None
-    assert CliRunner().invoke(command, ["--no-wait"]).exit_code == 0
-    assert (seen["guards"].quiet, seen["guards"].pause) == (None, ())
-    assert CliRunner().invoke(command, ["--pause-deadline", "0"]).exit_code == 2
