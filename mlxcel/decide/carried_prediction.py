@@ -54,7 +54,7 @@ def predict(
     rows = _emitting(carried, readings(records), width)
     emitted = [reading.row.emitted_per_verify or 0.0 for reading in rows]
     least, most = min(emitted), max(emitted)
-    span = _span(least / cost, most / cost, "x")
+    span = _span(round(least / cost, _DIGITS), round(most / cost, _DIGITS), "x")
     return Prediction(
         id=_slug(f"{carried.chip} {carried.pairing} block {width} {made_on}"),
         statement=f"A round of block width {width} costs near {cost:.2f} classic steps for "

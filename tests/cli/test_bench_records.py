@@ -87,6 +87,15 @@ def test_compare_shows_every_arm_with_its_verdict(compare):
     assert found["rows"][1]["interval"][0] > 1
 
 
+def test_compare_says_why_a_sure_difference_is_undecided(compare):
+    bad = {"publishable": False, "reasons": ["spread 9 %"]}
+    text = flat(compare(measured_value(), measured_value("two", speculative=44, seed=2, row=bad)))
+    assert "code/120/4 speculative: would be faster, but a row is not publishable" in text
+    assert text.count("code/120/4: second record: spread 9 %") == 1
+    few = [measured_value(blocks=1), measured_value("two", blocks=1, seed=2)]
+    assert "2 and 2 samples cannot give p below 0.33" in flat(compare(*few))
+
+
 def test_compare_refuses_what_was_not_taken_alike_and_names_it(compare):
     two = measured_value("two", provenance={"blas": "reference", "python": "3.12"})
     message = compare(measured_value(), two, fails=ConfigError)
