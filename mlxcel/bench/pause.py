@@ -153,15 +153,22 @@ def paused(
     if not chosen:
         yield pause
         return
+    with _held(pause, chosen, notify):
+        yield pause
+
+
+@contextmanager
+def _held(pause: Pause, chosen: list[Process], notify: Notify) -> Iterator[None]:
+    """Keep processes stopped; the watchdog has their list before the first of them is."""
     stopped: list[_Stopped] = [(process.pid, resumer.identity(process.pid)) for process in chosen]
-    watchdog = _start(stopped, deadline)
+    watchdog = _start(stopped, pause.deadline)
     ending = threading.Event()
 
     def follow() -> None:
         status = watchdog.wait()
         if not ending.is_set():
             resumer.resume(stopped)
-            pause.ended_early = _early(status, deadline)
+            pause.ended_early = _early(status, pause.deadline)
             notify(pause.ended_early)
 
     follower = threading.Thread(target=follow, name="mlxcel-pause", daemon=True)
@@ -172,7 +179,7 @@ def paused(
             resumer.resume(stopped)
         for item in pause.report()["refused"]:
             notify(f"{item['name']} (pid {item['pid']}) is not paused: {item['why']}")
-        yield pause
+        yield
     finally:
         ending.set()
         resumer.resume(stopped)

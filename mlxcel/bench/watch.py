@@ -26,6 +26,7 @@ _KEPT = 8
 """Busiest processes of a sample that are kept; more would only fill memory."""
 
 _NEWS_SECONDS = 30.0
+_SHORTEST_SECONDS = 0.01
 
 
 class Sampler:
@@ -89,10 +90,11 @@ def wait_until_quiet(
     dict
         `QuietGate.report`.
     """
-    gate = QuietGate(limits, clock())
-    told = -math.inf
+    began, told = clock(), -math.inf
+    gate = QuietGate(limits, began)
     while True:
-        sleep(limits.sample_seconds)
+        left = began + limits.timeout - clock() if limits.timeout else math.inf
+        sleep(min(limits.sample_seconds, max(left, _SHORTEST_SECONDS)))
         sample = sampler.take()
         if sample is None:
             continue

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from mlxcel.bench.guards import GuardOptions
+from mlxcel.bench.guards import GuardOptions, Guards, guarded
 from mlxcel.bench.pause import DEADLINE_SECONDS, INDEXERS
 from mlxcel.decide.quiet import QuietLimits
 
@@ -56,7 +58,9 @@ _OPTIONS = (
 def guard_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options to a command, which gets them as one argument: ``guards``.
 
-    ``guards`` is a function from the cache folder to `GuardOptions`.
+    ``guards`` takes the user's cache folder and gives a function that starts the guards, as a
+    context manager. A command with an option ``--quick`` does not wait for a quiet host then,
+    unless the quiet time is named: its rows are not published anyway.
     """
 
     @functools.wraps(command)
@@ -70,19 +74,32 @@ def guard_options(command: Callable[..., Any]) -> Callable[..., Any]:
         pause_deadline: float,
         **kwargs: Any,
     ) -> Any:
-        def guards(folder: Path) -> GuardOptions:
-            return make_guards(
+        wait = not no_wait and (not kwargs.get("quick") or _named("quiet_seconds"))
+
+        def guards(folder: Path) -> Callable[[], AbstractContextManager[Guards]]:
+            options = make_guards(
                 folder,
-                quiet=None if no_wait else (quiet_seconds, quiet_timeout),
+                quiet=(quiet_seconds, quiet_timeout) if wait else None,
                 pause=(*(INDEXERS if pause_indexers else ()), *pause_names),
                 pause_deadline=pause_deadline,
             )
+            return functools.partial(guarded, options, notify=_say)
 
         return command(*args, guards=guards, **kwargs)
 
     for option in reversed(_OPTIONS):
         run = option(run)
     return run
+
+
+def _named(option: str) -> bool:
+    """Whether the caller gave an option."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is not ParameterSource.DEFAULT
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
 
 
 def make_guards(

@@ -46,23 +46,21 @@ def show_changes(
     right: dict[str, Any] = {"justify": "right", "no_wrap": True}
     table = make_table(
         ("row", {"min_width": 14}), "arm", ("tok/s", right), ("ratio", right), ("95 %", right),
-        ("p", right), ("verdict", {"ratio": 1}),
+        ("p", right), "verdict",
     )  # fmt: skip
     for change in changes:
         table.add_row(
-            f"{change.prompt}/{change.tokens}/{change.width}",
+            _cell(change),
             change.arm,
             f"{change.first_tok_s:.1f} > {change.second_tok_s:.1f}",
             f"{change.ratio:.3f}",
             "" if change.interval is None else "{:.3f}-{:.3f}".format(*change.interval),
             f"{change.p:.2g}",
-            stacked(
-                Text(change.verdict, style=_STYLES.get(change.verdict, "")),
-                Text(change.why, style="dim"),
-                *(Text(text, style="dim") for text in change.caveats),
-            ),
+            Text(change.verdict, style=_STYLES.get(change.verdict, "")),
         )
     console.print(Padding(table, (1, 0, 1, 0)))
+    for note in _notes(changes):
+        console.print(Padding(note, (0, 0, 0, 2)))
     counts = ", ".join(
         f"{sum(change.verdict == word for change in changes)} {word}"
         for word in ("faster", "slower", "undecided")
@@ -71,6 +69,20 @@ def show_changes(
         f"{counts}. Rows are prompt/tokens/width; p is of the exact rank test, the limit is "
         f"{P_LIMIT:g}. A classic arm that moves as the other does tells of the host."
     )
+
+
+def _cell(change: Change) -> str:
+    return f"{change.prompt}/{change.tokens}/{change.width}"
+
+
+def _notes(changes: Sequence[Change]) -> list[str]:
+    """What the figures of the table do not say by themselves, each once."""
+    notes = []
+    for change in changes:
+        if change.verdict == "undecided" and (change.p <= P_LIMIT or change.interval is None):
+            notes.append(f"{_cell(change)} {change.arm}: {change.why}")
+        notes += [f"{_cell(change)}: {text}" for text in change.caveats]
+    return list(dict.fromkeys(notes))
 
 
 def show_prediction(made: Prediction, path: Path | None) -> None:

@@ -73,7 +73,7 @@ def _own(folder: Path | None) -> tuple[Path, ...]:
     return (folder,)
 
 
-@click.command(context_settings=_HELP)
+@click.command(context_settings=_HELP, short_help="Say which rows became faster or slower.")
 @click.argument("first", type=_FILE)
 @click.argument("second", type=_FILE)
 @click.option(
@@ -114,7 +114,9 @@ def compare(
     _tables().show_changes(one, two, changes)
 
 
-@click.command("predict", context_settings=_HELP)
+@click.command(
+    "predict", context_settings=_HELP, short_help="Carry a sweep to another host or pairing."
+)
 @click.argument("record", metavar="RECORD")
 @click.option("--host", metavar="NAME", help='Carry it to this chip, as "Apple M1 Ultra".')
 @click.option("--pairing", metavar="NAME", help="Carry it to this pairing on the same host.")
@@ -194,7 +196,7 @@ def _source(name: str, records: tuple[Record, ...]) -> tuple[Record, tuple[Recor
     return record, records if known else (*records, record)
 
 
-@click.command(context_settings=_HELP)
+@click.command(context_settings=_HELP, short_help="Add a record to the evidence.")
 @click.argument("file", type=_FILE)
 @click.option("--dry-run", is_flag=True, help="Show what it would change; copy nothing.")
 @_folder_option

@@ -54,13 +54,11 @@ def predict(
     rows = _emitting(carried, readings(records), width)
     emitted = [reading.row.emitted_per_verify or 0.0 for reading in rows]
     least, most = min(emitted), max(emitted)
-    low, high = round(least / cost, _DIGITS), round(most / cost, _DIGITS)
-    basis = f"{slack:.2f} is the largest residual of the three fits"
-    prompts = tuple(dict.fromkeys(r.row.prompt for r in rows if r.row.prompt))
+    span = _span(round(least / cost, _DIGITS), round(most / cost, _DIGITS), "x")
     return Prediction(
         id=_slug(f"{carried.chip} {carried.pairing} block {width} {made_on}"),
         statement=f"A round of block width {width} costs near {cost:.2f} classic steps for "
-        f"{carried.pairing} on {carried.chip}, so the burst reaches {_span(low, high, 'x')}.",
+        f"{carried.pairing} on {carried.chip}, so the burst reaches {span}.",
         made_on=made_on,
         by=by,
         address=f"mlxcel bench predict {carried.source.id}",
@@ -68,27 +66,30 @@ def predict(
         chip=carried.chip,
         pairing=carried.pairing,
         width=width,
-        prompts=prompts,
+        prompts=tuple(dict.fromkeys(r.row.prompt for r in rows if r.row.prompt)),
         protocol="guarded",
-        quantities=(
-            _quantity("round_cost", cost, cost, slack, basis),
-            _quantity("speedup", low, high, most / (cost - slack) - high, basis),
-        ),
+        quantities=_quantities(cost, slack, least, most),
         settled_by=f"mlxcel bench speculative with {carried.pairing} at width {width} on a host "
         f"with {carried.chip}",
         notes=_known(carried, records, width),
     )
 
 
-def _quantity(
-    name: QuantityName, low: float, high: float, tolerance: float, basis: str
-) -> Quantity:
-    return Quantity(
-        name=name,
-        low=low,
-        high=high,
-        tolerance=round(tolerance, _DIGITS),
-        tolerance_basis=basis,
+def _quantities(cost: float, slack: float, least: float, most: float) -> tuple[Quantity, ...]:
+    basis = f"{slack:.2f} is the largest residual of the three fits"
+
+    def quantity(name: QuantityName, low: float, high: float, tolerance: float) -> Quantity:
+        return Quantity(
+            name=name,
+            low=round(low, _DIGITS),
+            high=round(high, _DIGITS),
+            tolerance=round(tolerance, _DIGITS),
+            tolerance_basis=basis,
+        )
+
+    return (
+        quantity("round_cost", cost, cost, slack),
+        quantity("speedup", least / cost, most / cost, most / (cost - slack) - most / cost),
     )
 
 
@@ -98,6 +99,7 @@ def _emitting(carried: Carried, rows: Iterable[Reading], width: int) -> list[Rea
         reading
         for reading in rows
         if reading.record.pairing.name == carried.pairing
+        and reading.record.pairing.kind == carried.kind
         and reading.record.host.chip != carried.chip
         and reading.row.width == width
         and reading.row.emitted_per_verify is not None

@@ -13,7 +13,7 @@ It extrapolates across two things at once, so what comes of it is to be falsifie
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,6 +36,11 @@ class Bridge:
     there: Record
     here: Record
 
+    @property
+    def dates(self) -> tuple[str, str]:
+        """Days of both, that of the aim first; empty where the source gives none."""
+        return self.here.date or "", self.there.date or ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
@@ -43,8 +48,8 @@ class Carried:
 
     Attributes
     ----------
-    chip, pairing : str
-        What it is about.
+    chip, pairing, kind : str
+        What it is about: host, pairing and kind of its drafter.
     line : Line
         Its largest residual is the largest of the three lines.
     source : Record
@@ -57,6 +62,7 @@ class Carried:
 
     chip: str
     pairing: str
+    kind: str
     line: Line
     source: Record
     bridge: Bridge
@@ -133,71 +139,85 @@ def carry(
         Not exactly one of both is given or it is that of the source, the source has no line,
         or no bridge leads there; names what would.
     """
-    if (chip is None) == (pairing is None):
-        raise ConfigError("a fit is carried to another host or to another pairing: give one")
-    wanted_chip = source.host.chip if chip is None else chip
-    wanted_pairing = source.pairing.name if pairing is None else pairing
-    if (wanted_chip, wanted_pairing) == (source.host.chip, source.pairing.name):
-        raise ConfigError(f"{source.id} already is of {wanted_pairing} on {wanted_chip}")
+    aim = _aim(source, chip, pairing)
     rows = readings(records)
-    start = line_of(source, rows, widths)
+    lines = {record.id: line_of(record, rows, widths) for record in records}
+    start = lines[source.id]
     if start is None:
         raise ConfigError(
             f"{source.id} has no sweep: a line needs the round cost of at least {_MIN_WIDTHS} "
             "widths; measure one with mlxcel bench width"
         )
-    lines = {record.id: line_of(record, rows, widths) for record in records}
-    pairs = [
-        (there, here)
-        for there in records
-        for here in records
-        if lines[there.id] is not None and lines[here.id] is not None
-        if _joins(source, there, here, wanted_chip, wanted_pairing, host=chip is not None)
-        if through is None or through.casefold() == _name(there, host=chip is not None).casefold()
+    found = [
+        item
+        for item in _bridges(records, lines)
+        if _joins(source, item[0], aim, host=chip is not None)
+        if through is None or through.casefold() == _name(item[0], host=chip is not None).casefold()
     ]
-    if not pairs:
-        raise ConfigError(_missing(source, wanted_chip, wanted_pairing, through, chip is not None))
-    there, here = max(pairs, key=lambda pair: (pair[1].date or "", pair[0].date or ""))
-    first, second = lines[there.id], lines[here.id]
-    assert first is not None
-    assert second is not None
+    if not found:
+        raise ConfigError(_missing(source, aim, through, host=chip is not None))
+    bridge, first, second = max(found, key=lambda item: item[0].dates)
     return Carried(
-        chip=wanted_chip,
-        pairing=wanted_pairing,
-        line=_scaled(start, first, second, there, here),
+        chip=aim[0],
+        pairing=aim[1],
+        kind=(source if pairing is None else bridge.here).pairing.kind,
+        line=_scaled(start, first, second, bridge),
         source=source,
-        bridge=Bridge(there, here),
+        bridge=bridge,
         lines=(start, first, second),
     )
 
 
-def _joins(
-    source: Record, there: Record, here: Record, chip: str, pairing: str, *, host: bool
-) -> bool:
+def _bridges(
+    records: Sequence[Record], lines: Mapping[str, Line | None]
+) -> Iterator[tuple[Bridge, Line, Line]]:
+    """All pairs of records that both have a line."""
+    for there in records:
+        for here in records:
+            first, second = lines[there.id], lines[here.id]
+            if first is not None and second is not None:
+                yield Bridge(there, here), first, second
+
+
+def _aim(source: Record, chip: str | None, pairing: str | None) -> tuple[str, str]:
+    """Chip and pairing that are wanted."""
+    if (chip is None) == (pairing is None):
+        raise ConfigError("a fit is carried to another host or to another pairing: give one")
+    aim = (chip or source.host.chip, pairing or source.pairing.name)
+    if aim == (source.host.chip, source.pairing.name):
+        raise ConfigError(f"{source.id} already is of {aim[1]} on {aim[0]}")
+    return aim
+
+
+def _joins(source: Record, bridge: Bridge, aim: tuple[str, str], *, host: bool) -> bool:
     """Whether two records are the missing corners: there at the source, here at the aim."""
-    corners = (
-        (there.host.chip, here.host.chip) == (source.host.chip, chip)
-        if host
-        else (there.pairing.name, here.pairing.name) == (source.pairing.name, pairing)
-    )
-    same = (
-        there.pairing.name == here.pairing.name != source.pairing.name
-        if host
-        else there.host.chip == here.host.chip != source.host.chip
-    )
-    return corners and same
+    there, here, (chip, pairing) = bridge.there, bridge.here, aim
+    if host:
+        return (there.host.chip, here.host.chip) == (source.host.chip, chip) and _subject(
+            there
+        ) == _subject(here) != _subject(source)
+    return (_subject(there), here.pairing.name) == (
+        _subject(source),
+        pairing,
+    ) and there.host.chip == here.host.chip != source.host.chip
 
 
-def _name(record: Record, *, host: bool) -> str:
-    return record.pairing.name if host else record.host.chip
+def _subject(record: Record) -> tuple[str, str]:
+    """A pairing: the same target with another kind of drafter is another one."""
+    return record.pairing.name, record.pairing.kind
 
 
-def _scaled(start: Line, there: Line, here: Line, first: Record, second: Record) -> Line:
+def _name(bridge: Bridge, *, host: bool) -> str:
+    return bridge.here.pairing.name if host else bridge.here.host.chip
+
+
+def _scaled(start: Line, there: Line, here: Line, bridge: Bridge) -> Line:
     values = (start.a, start.b, there.a, there.b, here.a, here.b)
     if min(values) <= 0:
+        told = ", ".join(f"{value:.3f}" for value in values)
         raise ConfigError(
-            f"a line through {first.id} and {second.id} cannot be scaled: all intercepts and "
-            f"slopes must be above 0, got {', '.join(f'{value:.3f}' for value in values)}; "
+            f"a line through {bridge.there.id} and {bridge.here.id} cannot be scaled: all "
+            f"intercepts and slopes must be above 0, got {told}; "
             "name another bridge"
         )
     return Line(
@@ -208,7 +228,8 @@ def _scaled(start: Line, there: Line, here: Line, first: Record, second: Record)
     )
 
 
-def _missing(source: Record, chip: str, pairing: str, through: str | None, host: bool) -> str:
+def _missing(source: Record, aim: tuple[str, str], through: str | None, *, host: bool) -> str:
+    chip, pairing = aim
     said = f" through {through!r}" if through else ""
     if host:
         need = f"another pairing with width sweeps on both {source.host.chip} and {chip}"

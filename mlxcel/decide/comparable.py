@@ -18,6 +18,7 @@ MEMORY_TOLERANCE = 0.02
 """A container or a kernel keeps a little more or less of the same machine's memory."""
 
 _OWN = "mlxcel"
+_NO_MATTER = ("MLXCEL_CACHE_DIR",)  # where files lie moves no figure
 _ABSENT = "(not there)"
 
 
@@ -114,7 +115,8 @@ def _facts(record: Value) -> Iterator[tuple[str, Any]]:
         if name != _OWN:
             yield f"versions.{name}", version
     for name, value in provenance["environment"].items():
-        yield f"environment.{name}", value
+        if name not in _NO_MATTER:
+            yield f"environment.{name}", value
 
 
 def _same_memory(name: str, first: Any, second: Any) -> bool:

@@ -148,11 +148,13 @@ def test_one_that_ends_meanwhile_is_no_trouble(tmp_path, indexer):
 
 
 def test_processes_of_another_user_are_reported(monkeypatch, indexer):
+    kill, told = os.kill, []
+
     def refuse(pid, number):
         if number == signal.SIGSTOP:
             raise PermissionError
+        kill(pid, number)
 
-    told = []
     monkeypatch.setattr(pause_module.os, "kill", refuse)
     with pausing(told=told) as pause:
         assert pause.report()["refused"] == [

@@ -75,7 +75,7 @@ def readers():
         yield pytest.param(lambda: read_processes(system="darwin"), id="ps")
 
 
-@pytest.mark.parametrize("read", readers())
+@pytest.mark.parametrize("read", list(readers()))
 def test_this_host(read):
     """Our own time grows as we use it, and a child is found with its parent."""
     child = subprocess.Popen(["sleep", "60"])

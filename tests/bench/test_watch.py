@@ -69,6 +69,13 @@ def test_a_host_that_never_rests_is_measured_with_a_warning():
     assert "miner (pid 7" in told[-1]
 
 
+def test_it_waits_no_longer_than_the_timeout():
+    host = SimulatedHost()
+    host.start("miner", 100.0, 7)
+    wait(host, QuietLimits(timeout=25))
+    assert host.now == 25
+
+
 # -- the contention watch -----------------------------------------------------------------
 
 

@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 import mlxcel
 from mlxcel.cli import bench_records, main
-from mlxcel.cli.bench_guards import guard_options
 from mlxcel.decide.prediction import parse_prediction
 from mlxcel.errors import ConfigError, LoadError
 from mlxcel.evidence import load_predictions, load_records
@@ -86,6 +85,15 @@ def test_compare_shows_every_arm_with_its_verdict(compare):
         ("classic", "undecided"), ("speculative", "faster"),
     ] * 2  # fmt: skip
     assert found["rows"][1]["interval"][0] > 1
+
+
+def test_compare_says_why_a_sure_difference_is_undecided(compare):
+    bad = {"publishable": False, "reasons": ["spread 9 %"]}
+    text = flat(compare(measured_value(), measured_value("two", speculative=44, seed=2, row=bad)))
+    assert "code/120/4 speculative: would be faster, but a row is not publishable" in text
+    assert text.count("code/120/4: second record: spread 9 %") == 1
+    few = [measured_value(blocks=1), measured_value("two", blocks=1, seed=2)]
+    assert "2 and 2 samples cannot give p below 0.33" in flat(compare(*few))
 
 
 def test_compare_refuses_what_was_not_taken_alike_and_names_it(compare):
@@ -262,23 +270,3 @@ def test_help_and_json_load_neither_rich_nor_mlx():
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
-def test_options_of_the_guards():
-    seen = {}
-
-    @click.command()
-    @click.option("--quick", is_flag=True)
-    @guard_options
-    def command(quick, guards):
-        seen.update(quick=quick, guards=guards(Path("cache")))
-
-    words = ["--quick", "--pause-indexers", "--pause-program", "backup", "--pause-deadline", "60"]
-    assert CliRunner().invoke(command, words).exit_code == 0
-    found = seen["guards"]
-    assert (seen["quick"], found.folder, found.pause_deadline) == (True, Path("cache"), 60)
-    assert {"mds", "backup"} <= set(found.pause)
-    assert found.quiet is not None
-    assert CliRunner().invoke(command, ["--no-wait"]).exit_code == 0
-    assert (seen["guards"].quiet, seen["guards"].pause) == (None, ())
-    assert CliRunner().invoke(command, ["--pause-deadline", "0"]).exit_code == 2

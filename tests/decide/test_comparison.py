@@ -95,6 +95,7 @@ def test_rows_that_only_one_has_are_named():
     [
         (("provenance", "commit"), "f" * 40),
         (("provenance", "dirty"), True),
+        (("provenance", "environment"), {"MLXCEL_CACHE_DIR": "cache"}),
         (("provenance", "versions", "mlxcel"), "0.2.0"),
         (("provenance", "memory_bytes"), 16 * 2**30 - 2**20),
         (("provenance", "started"), "2026-12-01T00:00:00Z"),
