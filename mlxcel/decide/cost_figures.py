@@ -174,9 +174,14 @@ class _Scale:
     """From the layers that were built to those of the published model."""
 
     def __init__(self, raw: RawCosts) -> None:
-        for each in (*raw.passes, *raw.parts):
-            if not each.seconds or min(each.seconds) <= 0:
-                raise ConfigError(f"cost profile: {each} has a sample that is not positive")
+        timed = [(f"{p.stage} of {p.form} weights", p.seconds) for p in raw.passes]
+        timed += [(f"part {p.name} of {p.form} weights", p.seconds) for p in raw.parts]
+        for what, seconds in timed:
+            if not seconds or min(seconds) <= 0:
+                raise ConfigError(
+                    f"cost profile: the {what} has no sample, or one that is not positive: "
+                    f"{list(seconds)}"
+                )
         self.factor = raw.layers_published / raw.layers
         self._medians = {each.key: statistics.median(each.seconds) for each in raw.passes}
 

@@ -10,9 +10,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from mlxcel.bench.cost_record import cost_complaints
 from mlxcel.cli.bench_cost import GRAPHS, cost
 from mlxcel.cli.errors import friendly
+from mlxcel.decide.cost_recompute import cost_complaints
 from mlxcel.runtime import cost_profile
 from tests.support.geometries import tiny_geometry
 
