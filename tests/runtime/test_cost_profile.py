@@ -243,7 +243,7 @@ def test_all_passes_are_measured(measured: CostTimes) -> None:
     assert {(key.form, key.tokens) for key in measured.parts} == {
         (form, tokens) for form in ("stored", "dense") for tokens in (1, 4, 8)
     }
-    assert (measured.caches, measured.columns, measured.dtype) == ("slot", 32, "float32")
+    assert (measured.caches, measured.columns, measured.backend) == ("slot", 32, "cpu")
     assert measured.target_bytes["stored"] < measured.target_bytes["dense"]
     assert measured.drafter_bytes > 0
 
