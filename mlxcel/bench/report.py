@@ -114,7 +114,7 @@ def _sweep(sweep: WidthSweep) -> str:
         raise ValueError("a sweep without a fit has nothing to say")
     line = sweep.line
     even = ", ".join(f"{width}: {cost:.2f}" for width, cost in sweep.break_even.items())
-    tied = f" (within its interval: {', '.join(map(str, sweep.tied))})" if sweep.tied else ""
+    tied = f" (not told apart from it: {', '.join(map(str, sweep.tied))})" if sweep.tied else ""
     return (
         f"{sweep.prompt}: a round costs {line.a:.2f} + {line.b:.3f} K classic steps, largest "
         f"residual {line.largest_residual:.2f}. To break even a verify must emit, by width, "

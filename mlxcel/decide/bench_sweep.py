@@ -30,7 +30,7 @@ class WidthSweep:
     best : int
         Width with the largest speed-up.
     tied : tuple of int
-        Other widths whose interval reaches that speed-up.
+        Other widths whose interval overlaps with that of the best.
     """
 
     prompt: str
@@ -87,6 +87,9 @@ def _sweep(prompt: str, rows: Sequence[Row]) -> WidthSweep:
         tied=tuple(
             row.requested_width or 0
             for row in ordered
-            if row is not best and row.interval and row.interval[1] >= (best.speedup or 0.0)
+            if row is not best
+            and row.interval is not None
+            and best.interval is not None
+            and row.interval[1] >= best.interval[0]
         ),
     )

@@ -135,8 +135,8 @@ def test_a_drift_of_1_2_percent_over_the_row_is_caught_on_a_quiet_host():
 
 
 def test_noise_alone_is_seldom_called_a_drift():
-    rows = [noisy(s, 0.006) for s in range(200)]
-    assert sum(map(drifted, rows)) <= 8  # by chance alone, 3 errors at 6 degrees of freedom: 2.4 %
+    rows = [noisy(s, 0.006) for s in range(100)]
+    assert sum(map(drifted, rows)) <= 5  # by chance alone, 3 errors at 6 degrees of freedom: 2.4 %
 
 
 def test_drift_has_sign_and_size():
@@ -159,10 +159,10 @@ def test_the_interval_covers_the_ratio_as_often_as_it_says():
 
 def test_the_interval_narrows_with_the_blocks():
     def width(blocks):
-        rows = [interval_of(noisy(seed, 0.02, blocks=blocks)) for seed in range(10)]
+        rows = [interval_of(noisy(seed, 0.02, blocks=blocks)) for seed in range(8)]
         return statistics.median(high - low for low, high in rows)
 
-    assert width(16) < 0.7 * width(4)
+    assert width(40) < 0.75 * width(6)
 
 
 def test_of_one_block_the_interval_is_its_ratio():

@@ -83,7 +83,7 @@ def test_a_misspelt_field_is_named():
 @pytest.mark.parametrize(
     ("path", "name", "value", "message"),
     [
-        ((), "schema", 2, "schema must be between 1 and 1"),
+        ((), "schema", 3, "schema must be between 1 and 2"),
         ((), "id", "Not An Id", "small letters"),
         ((), "origin", "guessed", "one of measured, published"),
         ((), "address", None, "needs an address"),
