@@ -127,6 +127,7 @@ def _cost(times: CostTimes, identity: CostIdentity, peak: Peak | None) -> dict[s
         "layers_published": times.layers_published,
         "context": times.context,
         "columns": times.columns,
+        "backend": times.backend,
         "dtype": times.dtype,
         "caches": times.caches,
         "target_bytes": dict(times.target_bytes),
@@ -162,6 +163,7 @@ def _raw(times: CostTimes, peak: Peak | None) -> RawCosts:
         for key, part in times.parts.items()
     )
     return RawCosts(
+        backend=times.backend,
         layers=times.layers,
         layers_published=times.layers_published,
         passes=passes,

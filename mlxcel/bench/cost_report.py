@@ -78,14 +78,19 @@ def _optional(value: float | None, digits: int) -> str:
 
 def _sentence(record: Mapping[str, Any]) -> str:
     cost = record["cost"]
-    weights = ", ".join(f"{n} {b / 2**30:.1f} GiB" for n, b in cost["target_bytes"].items())
+    weights = ", ".join(f"{name} {_size(n)}" for name, n in cost["target_bytes"].items())
     drafter = ""
     if cost["drafter_bytes"]:
-        drafter = f", drafter {cost['drafter_bytes'] / 2**20:.0f} MiB"
+        drafter = f", drafter {_size(cost['drafter_bytes'])}"
     versions = ", ".join(f"{name} {text}" for name, text in sorted(record["versions"].items()))
     return (
-        f"{record['date']}, {cost['dtype']}, {weights}{drafter}; {versions}. {record['notes']}."
+        f"{record['date']}, {cost['backend']}, {cost['dtype']}, {weights}{drafter}; {versions}. "
+        f"{record['notes'][0].upper()}{record['notes'][1:]}."
     )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.3g} MiB"
 
 
 def _summary(figures: Mapping[str, Any]) -> list[str]:
@@ -161,8 +166,8 @@ def _parts_intro(cost: Mapping[str, Any]) -> str:
         )
     return (
         f"Each part of all layers, timed alone. Least time: its bytes at "
-        f"{peak['bytes_per_second'] / 1e12:.2f} TB/s or its operations at "
-        f"{peak['flops_per_second'] / 1e12:.0f} TFLOP/s, whichever is more ({peak['source']})."
+        f"{peak['bytes_per_second'] / 1e12:.3g} TB/s or its operations at "
+        f"{peak['flops_per_second'] / 1e12:.3g} TFLOP/s, whichever is more ({peak['source']})."
     )
 
 

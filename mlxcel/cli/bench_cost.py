@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlxcel.cli.progress import bar
 from mlxcel.config import Settings
 from mlxcel.errors import ConfigError, LoadError
 
@@ -90,6 +89,7 @@ def _measured(geometry: str, options: dict[str, Any]) -> dict[str, Any]:
     from mlxcel.bench.cost_record import cost_record
     from mlxcel.bench.guarded import unguarded
     from mlxcel.bench.provenance import collect
+    from mlxcel.cli.progress import bar
     from mlxcel.hardware.host import describe
     from mlxcel.runtime.cost_profile import measure_costs
 

@@ -158,7 +158,8 @@ def derive_costs(raw: RawCosts) -> CostFigures:
     names = list(dict.fromkeys(each.form for each in raw.passes))
     passes = tuple(_pass_figure(each, scale) for each in raw.passes if each.stage != "head")
     parts = _part_figures(raw, scale)
-    forms = tuple(_form_figures(name, passes, parts) for name in names)
+    device = raw.backend != "cpu"
+    forms = tuple(_form_figures(name, passes, parts, device) for name in names)
     verdict = _verdict(names, passes)
     return CostFigures(
         passes=passes,
@@ -174,9 +175,14 @@ class _Scale:
     """From the layers that were built to those of the published model."""
 
     def __init__(self, raw: RawCosts) -> None:
-        for each in (*raw.passes, *raw.parts):
-            if not each.seconds or min(each.seconds) <= 0:
-                raise ConfigError(f"cost profile: {each} has a sample that is not positive")
+        timed = [(f"{p.stage} of {p.form} weights", p.seconds) for p in raw.passes]
+        timed += [(f"part {p.name} of {p.form} weights", p.seconds) for p in raw.parts]
+        for what, seconds in timed:
+            if not seconds or min(seconds) <= 0:
+                raise ConfigError(
+                    f"cost profile: the {what} has no sample, or one that is not positive: "
+                    f"{list(seconds)}"
+                )
         self.factor = raw.layers_published / raw.layers
         self._medians = {each.key: statistics.median(each.seconds) for each in raw.passes}
 
@@ -264,7 +270,7 @@ def _least(part: RawPart, raw: RawCosts) -> tuple[float | None, str]:
 
 
 def _form_figures(
-    form: str, passes: Sequence[PassFigure], parts: Sequence[PartFigure]
+    form: str, passes: Sequence[PassFigure], parts: Sequence[PartFigure], device: bool
 ) -> FormFigures:
     mine = [each for each in passes if each.form == form and not each.waited]
     verifies = [each for each in mine if each.stage == "verify"]
@@ -290,7 +296,7 @@ def _form_figures(
         draft_steps=min(drafts, default=None),
         fit=_line([(e.width, e.steps) for e in blocks if e.width == e.tokens]),
         fit_padded=_line(sorted(cheapest.items())),
-        bounds=_bounds(best, parts),
+        bounds=_bounds(best, parts, device),
     )
 
 
@@ -298,7 +304,7 @@ def _line(points: Sequence[tuple[float, float]]) -> Line | None:
     return fit_line(points) if len({width for width, _ in points}) > 1 else None
 
 
-def _bounds(verify: PassFigure, parts: Sequence[PartFigure]) -> str:
+def _bounds(verify: PassFigure, parts: Sequence[PartFigure], device: bool) -> str:
     """What bounds a verify: the host, or its largest parts with what bounds them."""
     mine = sorted(
         (p for p in parts if (p.form, p.tokens) == (verify.form, verify.tokens)),
@@ -315,7 +321,7 @@ def _bounds(verify: PassFigure, parts: Sequence[PartFigure]) -> str:
     found = ", ".join(texts) or "no part was timed"
     if mine:
         found += f"; all parts alone take {total / verify.milliseconds:.2f} of the verify"
-    if verify.host_share > HOST_BOUND:
+    if device and verify.host_share > HOST_BOUND:
         found = f"the host, which takes {100 * verify.host_share:.0f} % to enqueue it; {found}"
     return found
 

@@ -43,6 +43,8 @@ class RawCosts:
 
     Attributes
     ----------
+    backend : {"metal", "cuda", "cpu"}
+        What computed; only beside a device can the host be what bounds a pass.
     layers, layers_published : int
         Layers that were built, and that the published model has.
     passes, parts
@@ -51,6 +53,7 @@ class RawCosts:
         Peaks of the chip, where they are known.
     """
 
+    backend: str
     layers: int
     layers_published: int
     passes: tuple[RawPass, ...]

@@ -33,6 +33,7 @@ _STAGES = ("classic", "verify", "draft", "round", "head")
 _PLAIN_STAGES = ("verify", "draft", "round")
 _PLAIN_TIMING = ("stage", "width", "kernel", "value", "unit")
 _OWN = ("cost", "parts", "figures")
+_BACKENDS = ("metal", "cuda", "cpu")
 _MOST = 1e18
 _LAYERS = 4096
 
@@ -114,11 +115,13 @@ def raw_of(record: Mapping[str, Any], where: str = "record") -> RawCosts:
     fields = Fields(record, where)
     fields.whole("schema", MEASURED_SCHEMA_VERSION, MEASURED_SCHEMA_VERSION)
     cost = fields.inner("cost")
+    backend = cost.word("backend", _BACKENDS)
     layers = cost.whole("layers", 1, _LAYERS)
     published = cost.whole("layers_published", layers, _LAYERS)
     peak: Any = cost.take("peak")
     rates = (None, None) if peak is None else _peak(Fields(peak, f"{where}: cost: peak"))
     return RawCosts(
+        backend=backend,
         layers=layers,
         layers_published=published,
         passes=tuple(_pass(item) for item in fields.items("timings")),

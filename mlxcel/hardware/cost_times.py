@@ -87,6 +87,8 @@ class CostTimes:
         Layers that were built, and that the published model has.
     context, columns : int
         Tokens in the caches, and positions that a verify of a full layer reads.
+    backend : {"metal", "cuda", "cpu"}
+        What computed.
     dtype : str
         Type of activations, scales and dense weights.
     caches : {"slot", "native"}
@@ -110,6 +112,7 @@ class CostTimes:
     layers_published: int
     context: int
     columns: int
+    backend: str
     dtype: str
     caches: str
     passes: Mapping[PassKey, tuple[Sample, ...]]

@@ -241,14 +241,18 @@ def _matrices(layer: Any, tokens: int) -> Iterator[tuple[nn.Module, float]]:
     share s of, n tokens read 1 - (1 - s)^n.
     """
     for part in (layer.mlp, *(layer[n] for n in ("experts", "router") if n in layer)):
-        top = getattr(part, "top_k", None) or getattr(
-            getattr(layer, "config", None), "top_k_experts", None
-        )
         for _, module in part.named_modules():
             weight = module.get("weight") if isinstance(module, nn.Module) else None
             if weight is None or weight.ndim < 2:
                 continue
-            yield module, float(top) / int(weight.shape[0]) if weight.ndim == 3 else 1.0
+            experts = int(weight.shape[0]) if weight.ndim == 3 else 0
+            yield module, _chosen(layer) / experts if experts else 1.0
+
+
+def _chosen(layer: Any) -> int:
+    """Experts that one token uses."""
+    inside = hasattr(layer.mlp, "top_k")
+    return int(layer.mlp.top_k if inside else layer.config.top_k_experts)
 
 
 def _head(row: CostRow, x: mx.array) -> Part:

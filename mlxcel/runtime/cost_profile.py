@@ -129,6 +129,8 @@ def measure_costs(
 ) -> CostTimes:
     """Build a geometry with made-up weights and measure its passes, on this thread.
 
+    Nothing else should run beside it.
+
     Parameters
     ----------
     geometry : Geometry
@@ -142,46 +144,37 @@ def measure_costs(
     progress : callable, optional
         Called with a label, the bytes of weights made and their total.
 
-    Returns
-    -------
-    CostTimes
-        All samples.
-
     Raises
     ------
     LoadError
         A form that was asked for alone does not fit into memory, before anything is allocated;
         or the model's passes cannot be repeated.
-
-    Notes
-    -----
-    Not thread-safe: a measurement, so nothing else should run beside it.
     """
-    began = clock()
-    dtype = mx.float32 if detect_backend() == "cpu" else mx.bfloat16
+    began, backend = clock(), detect_backend()
+    dtype = mx.float32 if backend == "cpu" else mx.bfloat16
     fitting, skipped = _fitting(geometry, plan, dtype, free)
-    forms = {
-        name: _built(geometry, name, plan, dtype, clock=clock, progress=progress)
-        for name in fitting
-    }
+    built = partial(_built, geometry, plan, dtype, clock=clock, progress=progress)
+    forms = {name: built(name) for name in fitting}
     scaled = geometry.layers < geometry.layers_published
     arms = [arm for name, form in forms.items() for arm in _arms(name, form, plan, dtype, scaled)]
     _take_turns(arms, plan, clock)
     parts: dict[PartKey, PartTime] = {}
     for name, form in forms.items():
         parts |= _parts(name, form, plan, dtype, clock)
-    first = next(iter(forms.values()))
+    row = next(iter(forms.values())).row
+    drafter = next(iter(forms.values())).drafter
     return CostTimes(
         layers=geometry.layers,
         layers_published=geometry.layers_published,
         context=plan.context,
-        columns=first.row.columns(JUDGED_WIDTH),
+        columns=row.columns(JUDGED_WIDTH),
+        backend=backend,
         dtype=str(dtype).removeprefix("mlx.core."),
-        caches=first.row.kind,
+        caches=row.kind,
         passes={arm.key: tuple(arm.samples) for arm in arms},
         parts=parts,
         target_bytes={name: form.row.target.nbytes for name, form in forms.items()},
-        drafter_bytes=0 if first.drafter is None else first.drafter.nbytes,
+        drafter_bytes=0 if drafter is None else drafter.nbytes,
         skipped=skipped,
         seconds=max(clock() - began, 0.0),
     )
@@ -189,9 +182,9 @@ def measure_costs(
 
 def _built(
     geometry: Geometry,
-    form: str,
     plan: CostPlan,
     dtype: mx.Dtype,
+    form: str,
     *,
     clock: Clock,
     progress: Progress | None,

@@ -65,7 +65,8 @@ def times(layers: int = 60) -> CostTimes:
         for at, name in enumerate(("mlp", "projections", "head"), 1)
     }
     return CostTimes(
-        layers=layers, layers_published=60, context=640, columns=768, dtype="bfloat16",
+        layers=layers, layers_published=60, context=640, columns=768, backend="cuda",
+        dtype="bfloat16",
         caches="slot", passes=passes, parts=parts, drafter_bytes=10**8,
         target_bytes={"stored": 17 * 10**9, "dense": 62 * 10**9},
         skipped={"other": "no room"}, seconds=200.0,
@@ -106,6 +107,7 @@ def test_a_record_says_where_it_is_from(record: dict[str, Any]) -> None:
     assert source["versions"] == {"mlx": "0.32.4"}
     assert source["started"] == "2026-11-30T22:10:00Z"
     assert "random weights" in record["notes"]
+    assert (record["cost"]["backend"], record["protocol"]) == ("cuda", "unguarded")
     assert record["cost"]["peak"]["bytes_per_second"] == 4.8e12
 
 
@@ -187,6 +189,7 @@ def test_an_edited_sample_is_refused_too(record: dict[str, Any]) -> None:
         (lambda r: r["timings"].clear(), "no form"),
         (lambda r: r["cost"].update(layers=61), "layers_published"),
         (lambda r: r["cost"].pop("peak"), "peak"),
+        (lambda r: r["cost"].update(backend="abacus"), "backend"),
         (lambda r: r["provenance"].update(cost_only=False), "cost_only"),
         (lambda r: r.pop("parts"), "parts"),
         (lambda r: r["host"].pop("chip"), "chip"),
@@ -237,7 +240,7 @@ def test_the_page_shows_what_counts(record: dict[str, Any]) -> None:
     for text in (
         "# gemma-4-31b on NVIDIA H200", "a verify of 4 fed as 8 rows costs **1.25** classic steps",
         "Serve stored", "| stored, fed as 8 | 25.00 (1.25) | 25.00 (1.25) |  |",
-        "4.80 TB/s", "Not measured: other: no room.", "waited for", "one draft 0.050",
+        "4.8 TB/s", "Not measured: other: no room.", "waited for", "one draft 0.050",
     ):  # fmt: skip
         assert text in page, text
     lines = page.splitlines()

@@ -10,9 +10,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from mlxcel.bench.cost_record import cost_complaints
+from mlxcel.cli.bench import bench
 from mlxcel.cli.bench_cost import GRAPHS, cost
 from mlxcel.cli.errors import friendly
+from mlxcel.decide.cost_recompute import cost_complaints
 from mlxcel.runtime import cost_profile
 from tests.support.geometries import tiny_geometry
 
@@ -59,6 +60,8 @@ def test_a_record_a_page_and_plots_are_written(sizes: Path, tmp_path: Path) -> N
     names = sorted(p.name.removeprefix(path.stem) for p in folder.iterdir())
     assert names == ["-dark.svg", "-light.svg", ".json", ".md"]
     assert (folder / f"{path.stem}.md").read_text() + "\n" == result.stdout
+    sound = CliRunner().invoke(bench, ["verify", str(path)])
+    assert (sound.exit_code, sound.stdout) == (0, f"{path}: sound\n")
     again = invoke("--record", path)
     assert (again.exit_code, again.stdout) == (0, result.stdout)
     record["figures"]["forms"][0]["verify_steps"] *= 2
@@ -66,6 +69,7 @@ def test_a_record_a_page_and_plots_are_written(sizes: Path, tmp_path: Path) -> N
     refused = invoke("--record", path)
     assert refused.exit_code == 2
     assert "verify_steps is" in refused.stderr
+    assert CliRunner().invoke(bench, ["verify", str(path)]).exit_code == 1
 
 
 def test_one_form_without_padding_as_json(sizes: Path) -> None:

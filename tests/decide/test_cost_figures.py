@@ -32,7 +32,7 @@ def narrow(form: str = "stored", base: float = 0.01) -> list[RawPass]:
 
 
 def costs(passes: list[RawPass], *parts: RawPart, **other: Any) -> RawCosts:
-    values = {"layers": 4, "layers_published": 4} | other
+    values = {"backend": "cuda", "layers": 4, "layers_published": 4} | other
     return RawCosts(passes=tuple(passes), parts=parts, **values)
 
 
@@ -127,6 +127,8 @@ def test_what_bounds_names_the_largest_part_and_the_host_where_it_waits() -> Non
     slow = [replace(each, host=(each.seconds[0] * (HOST_BOUND + 0.01),)) for each in narrow()]
     (form,) = derive_costs(costs(slow)).forms
     assert form.bounds.startswith("the host, which takes 91 %")
+    (form,) = derive_costs(costs(slow, backend="cpu")).forms
+    assert "host" not in form.bounds  # it is what computes
 
 
 def test_waited_passes_do_not_count_as_classic() -> None:

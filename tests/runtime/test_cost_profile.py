@@ -9,6 +9,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
+from mlx_lm.models.cache import KVCache
 
 from mlxcel.errors import ConfigError, LoadError
 from mlxcel.hardware.cost_times import CostTimes, PassKey, Sample
@@ -66,6 +67,23 @@ def test_a_verify_chooses_what_single_steps_choose(name: str, form: str) -> None
     assert block(3) == steps  # the state before it was put back
 
 
+def test_a_native_verify_leaves_the_state_as_it_was() -> None:
+    made = row("tiny-qwen3_5")
+    assert isinstance(made, NativeRow)
+    before = [
+        cache.offset if isinstance(cache, KVCache) else list(cache.cache) for cache in made.caches
+    ]
+    for tokens in (3, 8):
+        mx.eval(made.verify(3, tokens, mx.ones((1, 2), mx.uint32)), made.pending())
+        for cache, state in zip(made.caches, before, strict=True):
+            if isinstance(cache, KVCache):
+                assert cache.offset == state == CONTEXT
+            else:
+                assert all(new is old for new, old in zip(cache.cache, state, strict=True))
+    mx.eval(made.classic(), made.pending())
+    assert {c.offset for c in made.caches if isinstance(c, KVCache)} == {CONTEXT + 1}
+
+
 def _feed(made: SlotRow | NativeRow, token: int) -> None:
     if isinstance(made, SlotRow):
         made.batch.bonus = mx.array([token], mx.uint32)
@@ -84,7 +102,7 @@ def test_right_drafts_are_not_accepted_either_and_rounds_advance_by_one() -> Non
     right = mx.array([steps], mx.uint32)
     made.rewind(CONTEXT)
     _feed(made, 1)
-    for at in range(1, 12):
+    for at in range(1, 4):
         packed = made.verify(4, 8, right)
         mx.eval(packed, made.pending())
         if at == 1:
@@ -165,6 +183,8 @@ def test_parts_hold_the_whole_model(name: str, tokens: int) -> None:
         outs = part.build()
         mx.eval(outs)
         assert all(bool(mx.all(mx.isfinite(out)).item()) for out in outs if out.dtype == mx.float32)
+    written = sum(out.size for out in parts["projections"].build())
+    assert written == tokens * (64 + sum(map(_other_outputs, made.target.body.layers)))
     elements = sum(
         value.size for path, value in tree_flatten(made.target.model.parameters())
         if value.ndim > 1 and "conv1d" not in path
@@ -177,6 +197,16 @@ def test_parts_hold_the_whole_model(name: str, tokens: int) -> None:
     else:
         assert 0 < products < 2 * tokens * elements
     assert all(part.nbytes > 0 for part in parts.values())
+
+
+def _other_outputs(layer: Any) -> int:
+    """Outputs of the projections of a layer that lie beside the chain."""
+    mixer = layer.linear_attn if "linear_attn" in layer else layer.self_attn
+    chained = ("q_proj", "o_proj", "in_proj_z", "out_proj")
+    return sum(
+        int(part.weight.shape[0]) for name, part in mixer.items()
+        if "proj" in name and name not in chained
+    )  # fmt: skip
 
 
 def test_experts_are_read_as_far_as_tokens_spread() -> None:
@@ -243,7 +273,7 @@ def test_all_passes_are_measured(measured: CostTimes) -> None:
     assert {(key.form, key.tokens) for key in measured.parts} == {
         (form, tokens) for form in ("stored", "dense") for tokens in (1, 4, 8)
     }
-    assert (measured.caches, measured.columns, measured.dtype) == ("slot", 32, "float32")
+    assert (measured.caches, measured.columns, measured.backend) == ("slot", 32, "cpu")
     assert measured.target_bytes["stored"] < measured.target_bytes["dense"]
     assert measured.drafter_bytes > 0
 
