@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["SAMPLES", "measure_beside", "ratios_of"]
 
 SAMPLES = 21
-WARMUPS = 3
+WARMUPS = 2
 
 
 def measure_beside(

@@ -12,9 +12,9 @@ from mlxcel._fast import NgramIndex
 
 WIDTH = 4
 HISTORY = 2000
-PROPOSALS = {1: 8000, 8: 2000, 32: 600}
-"""Calls of one sample, by rows."""
-ROUNDS = {1: 6000, 8: 1200, 32: 300}
+PROPOSALS = {1: 3000, 8: 4000, 32: 4000}
+ROUNDS = {1: 1500, 8: 400, 32: 100}
+"""Calls of one sample, by rows: some milliseconds."""
 
 
 @pytest.mark.parametrize("rows", PROPOSALS)
