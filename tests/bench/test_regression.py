@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -167,12 +168,13 @@ class FakeStats:
     def __init__(self) -> None:
         self.data: list[float] = []
         self.stats = self
+        self.options = {"timer": time.perf_counter}
 
 
 class FakeBenchmark:
     """Does what `pedantic` of pytest-benchmark does, with a clock that counts calls."""
 
-    disabled = False
+    disabled, fullname = False, "a benchmark"
 
     def __init__(self) -> None:
         self.stats, self.extra_info = FakeStats(), {}
@@ -210,13 +212,20 @@ def test_the_reference_runs_before_each_sample_and_after_the_last() -> None:
 class Timed:
     """A reference with a clock of our own."""
 
-    name = "counting"
+    name, clock = "counting", time.perf_counter
 
     def __init__(self, clock) -> None:
         self._clock = clock
 
     def __call__(self) -> float:
         return self._clock()
+
+
+def test_another_clock_than_the_references_is_refused() -> None:
+    bench = FakeBenchmark()
+    bench.stats.options["timer"] = time.thread_time
+    with pytest.raises(ValueError, match=r"a benchmark is timed by .*thread_time"):
+        measure_beside(bench, lambda: 1.0, Timed(lambda: 1.0))
 
 
 def test_a_disabled_benchmark_runs_once_and_records_nothing() -> None:
