@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["SAMPLES", "measure_beside", "ratios_of"]
 
 SAMPLES = 21
-WARMUPS = 3
+WARMUPS = 2
 
 
 def measure_beside(
@@ -44,6 +44,11 @@ def measure_beside(
     -------
     object
         What the target gave last.
+
+    Raises
+    ------
+    ValueError
+        Benchmark and reference have different clocks.
     """
     around: list[float] = []
 
@@ -56,6 +61,12 @@ def measure_beside(
     if benchmark.disabled:
         return last
     around.append(reference())
+    clock = benchmark.stats.options["timer"]
+    if clock is not reference.clock:
+        raise ValueError(
+            f"{benchmark.fullname} is timed by {clock}, its reference by {reference.clock}: "
+            "mark it with pytest.mark.benchmark(timer=...)"
+        )
     seconds = list(benchmark.stats.stats.data)
     around = around[-len(seconds) - 1 :]  # without those of the warm-up
     benchmark.extra_info["reference"] = reference.name

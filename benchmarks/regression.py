@@ -33,9 +33,7 @@ LIMIT = 0.05
 ALPHA = 0.01
 """Bound of the U test's error (Mann and Whitney 1947), one-sided."""
 UNSTEADY = 0.10
-"""Standard deviation over mean from which a run says nothing."""
-EXTREME = 0.50
-"""Share by which no ratio of a run may be off its median."""
+"""Interquartile range over median from which a run is no base for conclusions."""
 SHORTEST = 1e-3
 """Seconds; shorter times are mostly those of the clock and of Python around it."""
 
@@ -217,20 +215,17 @@ def _counted(case: str, wanted: Mapping[str, int], got: Mapping[str, int]) -> li
 def trouble(measured: Measurement) -> str:
     """Why a measurement is no base for conclusions; empty if it is one.
 
-    The rules are those of google/benchmark's and pyperf's stability warnings: a standard
-    deviation of 10 % of the mean, an extreme that is half off, or times below a millisecond.
+    Quartiles are looked at and not extremes or the standard deviation: a single outlier moves
+    neither the medians nor the ranks that `compare` goes by.
     """
     shortest = min(min(run) for run in measured.seconds)
     if shortest < SHORTEST:
         return f"takes {1e3 * shortest:.2f} ms; below {1e3 * SHORTEST:.0f} ms the clock counts"
     for run in measured.ratios:
-        middle = statistics.median(run)
-        worst = max(abs(ratio / middle - 1.0) for ratio in run)
-        if worst >= EXTREME:
-            return f"a ratio is {100 * worst:.0f} % off the median of its run"
-        spread = statistics.stdev(run) / statistics.fmean(run) if len(run) > 1 else 0.0
-        if spread >= UNSTEADY:
-            return f"the standard deviation is {100 * spread:.0f} % of the mean"
+        low, middle, high = statistics.quantiles(run, n=4, method="inclusive")
+        spread = (high - low) / middle
+        if spread > UNSTEADY - 1e-9:
+            return f"the quartiles of a run are {100 * spread:.0f} % of the median apart"
     return ""
 
 

@@ -11,9 +11,6 @@ __all__ = ["Rings"]
 
 WIDTH = 4
 STOPS = (2, 3)
-DEEPEST = 1024
-"""Rounds that a table can hold unsettled."""
-
 
 class Rings:
     """Tables in which every slot runs and none ever ends; half of the drafts hold.
@@ -25,10 +22,10 @@ class Rings:
     tables : int
         How many; with all of them a call of `plan` or `settle` should last milliseconds.
     rounds : int
-        Rounds that each call plans or settles in every table.
+        Rounds that each call plans or settles in every table, 1024 at most.
     """
 
-    def __init__(self, rows: int, tables: int, rounds: int = DEEPEST) -> None:
+    def __init__(self, rows: int, tables: int, rounds: int) -> None:
         self.rows, self.rounds = rows, rounds
         self.tables = [self._filled() for _ in range(tables)]
         # Two tokens that are no stop ids.

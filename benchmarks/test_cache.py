@@ -12,7 +12,7 @@ from mlxcel.runtime.frame import Frame
 from mlxcel.runtime.kv_cache import SlotCache
 
 ROWS, HEADS, WIDTH, DIMS = 4, 3, 4, 64
-WRITES = 48
+WRITES = 64
 
 
 @pytest.mark.parametrize("capacity", [256, 4096, 32768])
