@@ -37,7 +37,7 @@ def pairings(as_json: bool) -> None:
     console.print(f"\ntry: {first.command}", soft_wrap=True)
 
 
-def _row(each: KnownPairing) -> tuple[object, ...]:
+def _row(each: KnownPairing) -> tuple[str | Text, ...]:
     size = each.drafter_parameters
     weights = f"{size / 1e6:.0f} million weights" if size else ""
     state = "runs" if each.supported else "not yet"
