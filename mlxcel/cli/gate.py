@@ -179,7 +179,7 @@ def audit(folders: tuple[Path, ...], as_json: bool) -> None:
 def predictions(folders: tuple[Path, ...], as_json: bool) -> None:
     """Show by how much predictions held or failed, or are open."""
     records = load_records(folders)
-    judged = [(item, judge(item, records)) for item in load_predictions()]
+    judged = [(item, judge(item, records)) for item in load_predictions(folders)]
     if as_json:
         _write_json(
             [{**dataclasses.asdict(item), **dataclasses.asdict(found)} for item, found in judged]

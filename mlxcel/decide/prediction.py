@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
 
 from mlxcel.decide._fields import Fields
 from mlxcel.decide.fits import implied_emitted
@@ -20,6 +20,7 @@ __all__ = [
     "QuantityName",
     "judge",
     "parse_prediction",
+    "prediction_to_dict",
 ]
 
 QuantityName = Literal["speedup", "round_cost"]
@@ -176,6 +177,14 @@ def parse_prediction(data: object, where: str = "prediction") -> Prediction:
     if not prediction.quantities:
         raise LoadError(f"{where}: a prediction needs at least one quantity", param="quantities")
     return prediction
+
+
+def prediction_to_dict(prediction: Prediction) -> dict[str, Any]:
+    """The JSON value of a prediction; `parse_prediction` makes an equal one of it."""
+    value = asdict(prediction)
+    value["prompts"] = list(prediction.prompts)
+    value["quantities"] = list(value["quantities"])
+    return value
 
 
 def judge(prediction: Prediction, records: Iterable[Record]) -> Judgement:

@@ -1,7 +1,8 @@
 """The evidence that comes with the package, and folders of further records. Holds no logic.
 
 One JSON file per measurement campaign, in the form of ``schema.json``; predictions in
-``predictions/``; ``decision.json`` is what was last decided from them. Only reads.
+``predictions/``; ``decision.json`` is what was last decided from them. This module only
+reads; `mlxcel.evidence.folder` adds files.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from mlxcel.decide.record_json import parse_record
 from mlxcel.decide.records import Record
 from mlxcel.errors import LoadError
 
-__all__ = ["load_decision", "load_predictions", "load_records", "read_json", "record_schema"]
+__all__ = [
+    "load_decision",
+    "load_predictions",
+    "load_record",
+    "load_records",
+    "read_json",
+    "record_schema",
+]
 
 _OTHER_FILES = ("schema.json", "decision.json")
 
@@ -62,10 +70,40 @@ def load_records(folders: Iterable[Path] = (), *, packaged: bool = True) -> tupl
     return tuple(records.values())
 
 
-def load_predictions() -> tuple[Prediction, ...]:
-    """Read the package's predictions, in the order of file names."""
-    folder = files(__name__).joinpath("predictions")
-    return tuple(_parsed(source, parse_prediction) for source in _json_files(folder))
+def load_record(path: Path) -> Record:
+    """Read the record of one file, as `load_records` reads each."""
+    return _parsed(path, parse_record)
+
+
+def load_predictions(folders: Iterable[Path] = ()) -> tuple[Prediction, ...]:
+    """Read the package's predictions and those of further folders of evidence.
+
+    Parameters
+    ----------
+    folders : iterable of Path
+        Folders of records; predictions are in their ``predictions/``, where there is one.
+
+    Returns
+    -------
+    tuple of Prediction
+        The package's first, each folder in the order of file names.
+
+    Raises
+    ------
+    LoadError
+        A file that is not JSON or no valid prediction, or an id that two files use.
+    """
+    sources = _json_files(files(__name__).joinpath("predictions"))
+    for folder in folders:
+        own = folder / "predictions"
+        sources += _json_files(own) if own.is_dir() else []
+    predictions: dict[str, Prediction] = {}
+    for source in sources:
+        item = _parsed(source, parse_prediction)
+        if item.id in predictions:
+            raise LoadError(f"{source}: another file has the id {item.id!r} too; rename one")
+        predictions[item.id] = item
+    return tuple(predictions.values())
 
 
 def load_decision() -> Decision:
