@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mlxcel.bench.report import HEAD, host_lines, reasons_of, row_cells
+from mlxcel.bench.report import HEAD, against, host_lines, row_cells
 from mlxcel.cli.tables import make_console, make_table
 from mlxcel.decide.records import Record
 
@@ -24,7 +24,6 @@ def show_record(record: Record, files: Sequence[Path]) -> None:
     for field in fields:
         table.add_row(*field)
     console.print(table)
-    for row in record.rows:
-        for reason in reasons_of(row):
-            console.print(f"{row.prompt}, width {row.requested_width}: {reason}")
+    for line in against(record):
+        console.print(line)
     console.print(f"written: {', '.join(map(str, files))}", soft_wrap=True)
