@@ -99,6 +99,7 @@ def _emitting(carried: Carried, rows: Iterable[Reading], width: int) -> list[Rea
         reading
         for reading in rows
         if reading.record.pairing.name == carried.pairing
+        and reading.record.pairing.kind == carried.kind
         and reading.record.host.chip != carried.chip
         and reading.row.width == width
         and reading.row.emitted_per_verify is not None

@@ -36,6 +36,11 @@ class Bridge:
     there: Record
     here: Record
 
+    @property
+    def dates(self) -> tuple[str, str]:
+        """Days of both, that of the aim first; empty where the source gives none."""
+        return self.here.date or "", self.there.date or ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
@@ -43,8 +48,8 @@ class Carried:
 
     Attributes
     ----------
-    chip, pairing : str
-        What it is about.
+    chip, pairing, kind : str
+        What it is about: host, pairing and kind of its drafter.
     line : Line
         Its largest residual is the largest of the three lines.
     source : Record
@@ -57,6 +62,7 @@ class Carried:
 
     chip: str
     pairing: str
+    kind: str
     line: Line
     source: Record
     bridge: Bridge
@@ -150,12 +156,11 @@ def carry(
     ]
     if not found:
         raise ConfigError(_missing(source, aim, through, host=chip is not None))
-    bridge, first, second = max(
-        found, key=lambda item: (item[0].here.date or "", item[0].there.date or "")
-    )
+    bridge, first, second = max(found, key=lambda item: item[0].dates)
     return Carried(
         chip=aim[0],
         pairing=aim[1],
+        kind=(source if pairing is None else bridge.here).pairing.kind,
         line=_scaled(start, first, second, bridge),
         source=source,
         bridge=bridge,
@@ -187,17 +192,19 @@ def _aim(source: Record, chip: str | None, pairing: str | None) -> tuple[str, st
 def _joins(source: Record, bridge: Bridge, aim: tuple[str, str], *, host: bool) -> bool:
     """Whether two records are the missing corners: there at the source, here at the aim."""
     there, here, (chip, pairing) = bridge.there, bridge.here, aim
-    corners = (
-        (there.host.chip, here.host.chip) == (source.host.chip, chip)
-        if host
-        else (there.pairing.name, here.pairing.name) == (source.pairing.name, pairing)
-    )
-    same = (
-        there.pairing.name == here.pairing.name != source.pairing.name
-        if host
-        else there.host.chip == here.host.chip != source.host.chip
-    )
-    return corners and same
+    if host:
+        return (there.host.chip, here.host.chip) == (source.host.chip, chip) and _subject(
+            there
+        ) == _subject(here) != _subject(source)
+    return (_subject(there), here.pairing.name) == (
+        _subject(source),
+        pairing,
+    ) and there.host.chip == here.host.chip != source.host.chip
+
+
+def _subject(record: Record) -> tuple[str, str]:
+    """A pairing: the same target with another kind of drafter is another one."""
+    return record.pairing.name, record.pairing.kind
 
 
 def _name(bridge: Bridge, *, host: bool) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mlxcel.errors import ConfigError
@@ -124,16 +124,30 @@ def foreign_loads(before: Snapshot, after: Snapshot, own: Iterable[int]) -> tupl
     ours = own_tree(before.processes, roots) | own_tree(after.processes, roots)
     earlier = {_key(process): process for process in before.processes}
     left = {_key(process) for process in after.processes}
-    ended: dict[int, float] = defaultdict(float)
-    for process in before.processes:
-        if _key(process) not in left:
-            ended[process.parent] += process.seconds + process.reaped
+    ended = _ended(before.processes, left)
     loads = [
-        Load(p.name, p.pid, 100 * _used(p, earlier.get(_key(p)), ended[p.pid]) / span)
+        Load(p.name, p.pid, 100 * _used(p, earlier.get(_key(p)), ended.get(p.pid, 0.0)) / span)
         for p in after.processes
         if p.pid not in ours
     ]
     return _busiest_first([load for load in loads if load.percent > 0])
+
+
+def _ended(processes: Iterable[Process], left: Collection[tuple[int, str]]) -> Mapping[int, float]:
+    """What the ended children of each process had used at the first look, with theirs.
+
+    A wrapper that ends with its program hands the program's time on to its own parent.
+    """
+    gone = {process.pid: process for process in processes if _key(process) not in left}
+    used: dict[int, float] = defaultdict(float)
+    for process in gone.values():
+        parent, seen = process.parent, {process.pid}
+        used[parent] += process.seconds + process.reaped
+        while parent in gone and parent not in seen:
+            seen.add(parent)
+            parent = gone[parent].parent
+            used[parent] += process.seconds + process.reaped
+    return used
 
 
 def _key(process: Process) -> tuple[int, str]:

@@ -8,9 +8,10 @@ from mlxcel.decide.carried_prediction import predict
 from mlxcel.decide.carry import carry, line_of
 from mlxcel.decide.prediction import judge, parse_prediction, prediction_to_dict
 from mlxcel.decide.readings import readings
+from mlxcel.decide.record_json import parse_record
 from mlxcel.errors import ConfigError
 from mlxcel.evidence import load_records
-from tests.decide.evidence import record, row
+from tests.decide.evidence import campaign, record, row
 
 FOUNDING = load_records()
 M1 = "Apple M1 Ultra"
@@ -125,6 +126,24 @@ def test_rows_that_exist_already_are_named():
 def test_the_predicted_hosts_own_rows_do_not_give_the_tokens():
     own = record("m1-p", "M1", rows=[row(speedup=1.0, emitted_per_verify=4.0)], pairing="P")
     assert made((*SQUARE, own), chip=M1).quantities == made(chip=M1).quantities
+
+
+def test_another_kind_of_drafter_is_another_pairing():
+    """Prompt lookup on P neither leads from MTP on P nor tells what MTP emits."""
+
+    def lookup(name, host, pairing, rows):
+        value = campaign(name, host, rows, pairing)
+        value["pairing"]["kind"] = "prompt-lookup"
+        return parse_record(value)
+
+    emitting = row(speedup=1.0, emitted_per_verify=4.0)
+    records = (*SQUARE, lookup("m5-p", "M5", "P", [emitting]))
+    assert made(records, chip=M1).quantities == made(chip=M1).quantities
+    cells = [row(requested_width=k, speedup=1.0, emitted_per_verify=1 + k / 8, acceptance=0.9)
+             for k in (2, 3, 4)]  # fmt: skip
+    mixed = (*SQUARE[:2], lookup("m1-q", "M1", "Q", cells))
+    with pytest.raises(ConfigError, match="nothing leads from m3-p"):
+        carry(mixed, source("m3-p"), chip=M1)
 
 
 def test_the_newest_bridge_is_taken_unless_one_is_named():

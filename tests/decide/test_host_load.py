@@ -53,6 +53,17 @@ def test_a_child_that_was_seen_before_it_ended_is_not_counted_twice():
     assert loads(before, after) == [("make", 2, 30)]
 
 
+def test_a_wrapper_that_ends_with_its_program_hands_on_no_old_time():
+    """Shell, timeout, program: the shell is charged with the last 2 s, not with all 42 s."""
+    before = [
+        process(2, "shell"), process(8, "timeout", parent=2, reaped=1),
+        process(9, "program", parent=8, seconds=30, reaped=5),
+        process(10, "worker", parent=9, seconds=4),
+    ]  # fmt: skip
+    after = [process(2, "shell", reaped=1 + 30 + 5 + 4 + 2)]
+    assert loads(before, after) == [("shell", 2, 20)]
+
+
 @pytest.mark.parametrize("own", [(OWN,), iter([OWN])])
 def test_the_own_tree(own):
     tree = [
