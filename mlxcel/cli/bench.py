@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from mlxcel.cli.bench_cost import cost
+from mlxcel.cli.bench_guards import guard_options
 from mlxcel.cli.bench_options import bench_options, measure, quick_plan, width_list
 from mlxcel.cli.bench_records import compare, predict_command, submit
 
@@ -30,6 +31,7 @@ def bench() -> None:
 @click.option("--width", "-k", type=click.IntRange(min=2), default=4, show_default=True,
               help="Block width K: 1 bonus token and K-1 drafts.")  # fmt: skip
 @bench_options
+@guard_options
 def speculative(width: int, **options: Any) -> None:
     """Compare classic and speculative decode, prompt by prompt.
 
@@ -43,6 +45,7 @@ def speculative(width: int, **options: Any) -> None:
 @click.option("--widths", "-k", default="2,3,4,5,6,8", show_default=True, callback=width_list,
               metavar="K,K,...", help="Block widths.")  # fmt: skip
 @bench_options
+@guard_options
 def width(widths: tuple[int, ...], **options: Any) -> None:
     """Sweep the block width: round cost with a fit, break-even and the best width.
 
@@ -75,8 +78,8 @@ def verify(ctx: click.Context, files: tuple[Path, ...]) -> None:
         ctx.exit(REFUSED)
 
 
-for command in (cost, compare, predict_command, submit):
-    bench.add_command(command)
+for _command in (cost, compare, predict_command, submit):
+    bench.add_command(_command)
 
 
 def _campaign(tool: str, widths: tuple[int, ...], options: dict[str, Any]) -> None:

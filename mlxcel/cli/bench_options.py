@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import sys
@@ -14,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlxcel.bench.guarded import OpenGuards
-from mlxcel.bench.guards import GuardOptions, guarded
-from mlxcel.cli.bench_guards import guard_options
+from mlxcel.bench.guarded import OpenGuards, unguarded
 from mlxcel.cli.numerics import numerics_option, settings_for
 from mlxcel.errors import LoadError
 
@@ -55,10 +52,8 @@ _OPTIONS = (
 
 
 def bench_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to a command, those of the guards too."""
-    return functools.reduce(
-        lambda made, option: option(made), reversed(_OPTIONS), guard_options(command)
-    )
+    """Add the options to a command."""
+    return functools.reduce(lambda made, option: option(made), reversed(_OPTIONS), command)
 
 
 def load(*args: Any, **options: Any) -> LLM:
@@ -110,12 +105,11 @@ def measure(
     folder: Path,
     name: str | None,
     quick: bool,
-    guards: Callable[[Path], GuardOptions],
+    guards: Callable[[Path], OpenGuards] = lambda folder: unguarded,
 ) -> None:
     """Run a campaign, write its files, and show the rows; then raise what ended it early.
 
-    ``guards`` makes the options of the guards, given the user's cache folder. A quick run does
-    not wait for a quiet host.
+    ``guards`` makes the guards, given the user's cache folder.
     """
     from mlxcel.bench.campaign import Campaign, run_campaign
     from mlxcel.bench.results import prepare_folder, write_results
@@ -134,8 +128,8 @@ def measure(
         sleep=time.sleep,
         name=name,
         notes="quick run" if quick else None,
-        guards=_guards(guards(settings.cache_dir), quick=quick),
-        say=_say,
+        guards=guards(settings.cache_dir),
+        say=lambda text: click.echo(text, err=True),
     )
     with ExitStack() as stack:
         opened = _opened(checkpoints, settings, plan.widths, named=named)
@@ -143,16 +137,6 @@ def measure(
     show_record(ended.record, write_results(ended.record, folder)[:2])
     if ended.failure is not None:
         raise ended.failure
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)
-
-
-def _guards(options: GuardOptions, *, quick: bool) -> OpenGuards:
-    if quick:
-        options = dataclasses.replace(options, quiet=None)
-    return functools.partial(guarded, options, notify=_say)
 
 
 @contextmanager

@@ -11,10 +11,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mlxcel.bench import pairings
+from mlxcel.bench.protocol import Plan
+from mlxcel.bench.results import record_text
 from mlxcel.cli import main
 from mlxcel.decide.record_json import parse_record, record_to_dict
 from mlxcel.errors import LoadError
 from tests.decide.evidence import campaign as published
+from tests.support.bench_host import SimulatedHost
 from tests.support.bench_records import measured_record
 from tests.support.checkpoints import write_tiny_llama
 
@@ -51,7 +54,7 @@ def test_speculative_writes_a_record_that_can_be_verified(tiny, tmp_path):
     out = tmp_path / "out"
     done = bench(
         "speculative", "-m", tiny, "--drafter", "lookup", "-k", 3, "-n", 16, "--blocks", 1,
-        "--prompts", "code", "--prompt-file", mine, "-o", out, "--id", "tiny-run",
+        "--prompts", "code", "--prompt-file", mine, "-o", out, "--id", "tiny-run", "--no-wait",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     value = read(out / "tiny-run.json")
@@ -73,6 +76,8 @@ def test_speculative_writes_a_record_that_can_be_verified(tiny, tmp_path):
     report = (out / "tiny-run.md").read_text()
     assert "tiny-run-speedup-light.svg" in report
     assert (out / "tiny-run-speedup-dark.svg").exists()
+    guards = record.provenance.guards
+    assert (guards["quiet"]["ran"], guards["contention"]["ran"]) == (False, True)
     again = bench("speculative", "-m", tiny, "--drafter", "lookup", "-o", out, "--id", "tiny-run")
     assert again.exit_code == 2
     assert "is there already" in again.stderr
@@ -81,7 +86,7 @@ def test_speculative_writes_a_record_that_can_be_verified(tiny, tmp_path):
 def test_width_sweeps_the_code_prompt(tiny, tmp_path):
     done = bench(
         "width", "-m", tiny, "--drafter", "lookup", "--widths", "2,3,4", "-n", 16, "--blocks", 1,
-        "-o", tmp_path, "--id", "sweep",
+        "-o", tmp_path, "--id", "sweep", "--no-wait",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     record = parse_record(read(tmp_path / "sweep.json"))
@@ -123,13 +128,14 @@ def test_a_pairing_that_is_not_there_says_what_it_needs(monkeypatch, tmp_path):
         raise LoadError(f"{target}: no such folder here")
 
     monkeypatch.setattr(importlib.import_module("mlxcel.cli.bench_options"), "load", load)
-    done = bench("speculative", "--pairing", "gemma31b", "-o", tmp_path)
+    done = bench("speculative", "--pairing", "gemma31b", "-o", tmp_path, "--no-wait")
     assert done.exit_code == 2
     assert "the pairing 'Gemma 4 31B' needs the target mlx-community/gemma-4-31b-it-4bit" in (
         done.stderr
     )
     assert "no such folder here" in done.stderr
-    done = bench("speculative", "-m", "some/model", "--drafter", "lookup", "-o", tmp_path)
+    wait = "--no-wait"
+    done = bench("speculative", "-m", "some/model", "--drafter", "lookup", "-o", tmp_path, wait)
     assert done.stderr == "mlxcel: error: some/model: no such folder here\n"
 
 
@@ -190,3 +196,28 @@ def test_prompts_of_ones_own(tmp_path):
     path.write_text(" ")
     with pytest.raises(LoadError, match="is empty"):
         pairings.chosen_prompts((), (path,))
+
+
+def test_measured_records_can_be_compared_and_submitted(tmp_path):
+    plan = Plan(prompts={"code": "c"}, widths=(4,), tokens=41, blocks=4)
+    paths = {}
+    for name, step in (("one", 0.01), ("two", 0.012)):
+        host = SimulatedHost(noise=0.002, step=step)
+        paths[name] = tmp_path / f"{name}.json"
+        paths[name].write_text(record_text(measured_record(host, plan, name=name)))
+    done = bench("compare", paths["one"], paths["two"], "--json")
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["arm"], row["verdict"]) for row in rows] == [
+        ("classic", "slower"), ("speculative", "slower"),
+    ]  # fmt: skip
+    folder = tmp_path / "evidence"
+    done = bench("submit", paths["one"], "--evidence", folder)
+    assert done.exit_code == 0, done.output
+    assert read(folder / "one.json") == read(paths["one"])
+    value = read(paths["two"])
+    value["rows"][0]["speedup"] = 2.5
+    paths["two"].write_text(json.dumps(value))
+    done = bench("submit", paths["two"], "--evidence", folder)
+    assert done.exit_code != 0
+    assert not (folder / "two.json").exists()
