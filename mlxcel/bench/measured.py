@@ -24,7 +24,13 @@ from mlxcel.errors import ConfigError
 
 __all__ = ["Subject", "record_id", "record_of", "row_of", "subject_of"]
 
-_KINDS: dict[str, Kind] = {"mtp": "mtp", "lookup": "prompt-lookup", "draft": "draft-model"}
+# A Gemma assistant reads the target's caches and is an MTP drafter in every published record.
+_KINDS: dict[str, Kind] = {
+    "mtp": "mtp",
+    "assistant": "mtp",
+    "lookup": "prompt-lookup",
+    "draft": "draft-model",
+}
 _WORST_FIRST = ("divergent", "unprobed", "token", "bitwise")
 
 

@@ -38,7 +38,7 @@ PAIRINGS = {
     ),
     "gemma12b": Checkpoints(
         "Gemma 4 12B",
-        "mlx-community/gemma-4-12b-it-4bit",
+        "mlx-community/gemma-4-12B-it-4bit",
         "mlx-community/gemma-4-12B-it-assistant-4bit",
     ),
     # The head lies in the target's own repository; conversions by mlx-lm have dropped it.

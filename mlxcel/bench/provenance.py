@@ -82,8 +82,9 @@ def collect(
 
 
 def versions_of(machine: Machine) -> tuple[tuple[str, str], ...]:
-    """Installed versions, in the order of names."""
-    return tuple(sorted((name, text) for name, text in machine.versions.items() if text))
+    """Versions in the order of names; that of mlxcel also where it runs without being installed."""
+    found = {name: text for name, text in machine.versions.items() if text}
+    return tuple(sorted({**found, "mlxcel": mlxcel.__version__}.items()))
 
 
 def record_host(machine: Machine) -> Host:

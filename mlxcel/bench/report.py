@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from mlxcel.decide.bench_sweep import WidthSweep, sweeps_of
 from mlxcel.decide.records import Record, Row
 
-__all__ = ["host_lines", "markdown", "reasons_of", "row_cells"]
+__all__ = ["HEAD", "against", "host_lines", "markdown", "row_cells"]
 
 HEAD = ("prompt", "K", "ran", "tokens", "acceptance", "emitted per verify", "classic tok/s",
         "speculative tok/s", "speed-up", "95 % interval", "round cost", "spread %", "n",
@@ -34,10 +34,9 @@ def markdown(record: Record, plots: Iterable[str] = ()) -> str:
         "\n".join(f"- {line}" for line in host_lines(record)),
         _table(HEAD, map(row_cells, record.rows)),
     ]
-    against = [f"- {_name(row)}: {'; '.join(reasons_of(row))}" for row in record.rows if
-               reasons_of(row)]  # fmt: skip
-    if against:
-        parts.append("## Not to be published\n\n" + "\n".join(against))
+    found = [f"- {line}" for line in against(record)]
+    if found:
+        parts.append("## Not to be published\n\n" + "\n".join(found))
     sweeps = [sweep for sweep in sweeps_of(record.rows) if sweep.line is not None]
     if sweeps:
         parts.append("## Width\n\n" + "\n\n".join(map(_sweep, sweeps)))
@@ -77,7 +76,20 @@ def host_lines(record: Record) -> Iterator[str]:
         yield record.notes
 
 
-def reasons_of(row: Row) -> list[str]:
+def against(record: Record) -> list[str]:
+    """What speaks against rows, each reason with the rows that it is about."""
+    about: dict[str, list[str]] = {}
+    for row in record.rows:
+        for reason in _reasons(row):
+            about.setdefault(reason, []).append(_name(row))
+    every = len(record.rows)
+    return [
+        f"{'every row' if len(names) == every > 1 else '; '.join(names)}: {reason}"
+        for reason, names in about.items()
+    ]
+
+
+def _reasons(row: Row) -> list[str]:
     """Why a row is not to be published, the first difference of its answers included."""
     found = list(row.reasons or ())
     if row.first_difference is not None:

@@ -15,7 +15,6 @@ import click
 
 from mlxcel.bench.guarded import OpenGuards, unguarded
 from mlxcel.cli.numerics import numerics_option, settings_for
-from mlxcel.cli.progress import bar
 from mlxcel.errors import LoadError
 
 if TYPE_CHECKING:
@@ -147,6 +146,7 @@ def _opened(
     from mlxcel.bench.arms import LlmRunner
     from mlxcel.bench.campaign import Opened
     from mlxcel.bench.pairings import missing
+    from mlxcel.cli.progress import bar
     from mlxcel.engine.bench_facts import bench_facts
     from mlxcel.hardware.host import describe
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mlxcel.bench.report import HEAD, host_lines, reasons_of, row_cells
+from mlxcel.bench.report import HEAD, against, host_lines, row_cells
 from mlxcel.cli.tables import make_console, make_table
 from mlxcel.decide.records import Record
 
@@ -17,11 +17,13 @@ def show_record(record: Record, files: Sequence[Path]) -> None:
     console = make_console()
     for line in host_lines(record):
         console.print(line)
-    table = make_table(*HEAD)
-    for row in record.rows:
-        table.add_row(*row_cells(row))
+    # Rows of the record are columns here: there are few of them, and a terminal is narrow.
+    titles, *fields = zip(HEAD, *map(row_cells, record.rows), strict=True)
+    right = {"justify": "right"}
+    table = make_table(titles[0], *((title, right) for title in titles[1:]))
+    for field in fields:
+        table.add_row(*field)
     console.print(table)
-    for row in record.rows:
-        for reason in reasons_of(row):
-            console.print(f"{row.prompt}, width {row.requested_width}: {reason}")
+    for line in against(record):
+        console.print(line)
     console.print(f"written: {', '.join(map(str, files))}", soft_wrap=True)

@@ -206,7 +206,7 @@ def _of_runs(raw: RawRow, requested_width: int) -> list[str]:
     """What speaks against the runs of the blocks."""
     found = []
     if len(raw.pairs) < MIN_BLOCKS:
-        found.append(f"too few repetitions: {len(raw.pairs)} blocks of the {MIN_BLOCKS} needed")
+        found.append(f"too few repetitions: {len(raw.pairs)} of {MIN_BLOCKS} blocks")
     for arm in _ARMS:
         spread = spread_percent(_speeds(raw, arm))
         if spread > SPREAD_LIMIT_PERCENT:

@@ -155,6 +155,14 @@ def test_what_is_not_bitwise_is_not_called_exact():
     assert record.exactness == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [("mtp", "mtp"), ("assistant", "mtp"), ("lookup", "prompt-lookup"), ("draft", "draft-model")],
+)
+def test_drafters_by_the_words_of_records(kind, word):
+    assert subject_of("test", "head", FACTS | {"drafter_kind": kind}).pairing.kind == word
+
+
 def test_a_drafter_without_a_name_in_records():
     with pytest.raises(ConfigError, match="kind 'scripted'"):
         subject_of("test", "head", FACTS | {"drafter_kind": "scripted"})

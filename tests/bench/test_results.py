@@ -69,11 +69,11 @@ def test_the_report_says_what_a_sweep_says(record):
 def test_the_report_says_what_speaks_against_rows():
     same = tuple(range(121))
     host = SimulatedHost(answers={7: (*same[:50], 9, *same[51:])})
-    plan = Plan(prompts={"code": "c"}, widths=(4,), tokens=121)
+    plan = Plan(prompts={"code": "c", "prose": "p"}, widths=(4,), tokens=121)
     text = markdown(measured_record(host, plan, guards=unguarded))
     assert "## Not to be published" in text
-    assert "not guarded: the quiet gate" in text
-    assert "first difference at token 50 (top-2 margin 2.50e-01)" in text
+    assert "- every row: not guarded: the quiet gate before the runs did not run" in text
+    assert "- code, width 4: first difference at token 50 (top-2 margin 2.50e-01)" in text
 
 
 def test_files_lie_side_by_side_and_can_be_read_again(small, tmp_path):

@@ -45,7 +45,7 @@ def test_figures_have_six_digits():
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        (raw_row([(10, 20, 20, 10)] * 2), "too few repetitions: 2 blocks of the 3 needed"),
+        (raw_row([(10, 20, 20, 10)] * 2), "too few repetitions: 2 of 3 blocks"),
         (
             raw_row([(10, 20, 20, 10), (10, 20, 20.9, 10), (10, 20, 20, 10)]),
             "spread of the speculative arm 4.5 % is above 4 %",
