@@ -104,7 +104,8 @@ def test_a_record_says_where_it_is_from(record: dict[str, Any]) -> None:
     assert source["cost_only"] is True
     assert source["environment"] == {"MLX_PTX_CACHE_DIR": "ptx", "OMP_NUM_THREADS": "2"}
     assert source["command"] == ["mlxcel", "bench"]
-    assert source["versions"] == {"mlx": "0.32.4"}
+    assert source["versions"] == record["versions"]
+    assert (source["versions"]["mlx"], source["versions"].get("mlx-lm")) == ("0.32.4", None)
     assert source["started"] == "2026-11-30T22:10:00Z"
     assert "random weights" in record["notes"]
     assert (record["cost"]["backend"], record["protocol"]) == ("cuda", "unguarded")
