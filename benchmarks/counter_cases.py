@@ -14,6 +14,7 @@ from typing import Any
 import mlx.core as mx
 
 from benchmarks.counting import Counting, Crossings, Tally
+from benchmarks.model import random_head
 from benchmarks.stepping import FIRST, Rounds
 from mlxcel.config import Settings
 from mlxcel.engine.alone import run_alone
@@ -40,7 +41,7 @@ class RoundCase:
     rows, width : int
         Requests together, and their block width.
     drafter : str
-        ``"none"``, ``"lookup"``, or as for `tests.support.drafters.make`.
+        ``"none"``, ``"mtp"``, or as for `tests.support.drafters.make`.
     model : callable
         Makes the model.
     params : mapping
@@ -102,7 +103,9 @@ def count_prompt() -> dict[str, int]:
 def _engine(case: RoundCase, settings: Settings, tally: Tally) -> Engine:
     model = tiny.loaded(case.model())
     drafter: Drafter | None = None
-    if case.drafter != "none":
+    if case.drafter == "mtp":
+        drafter = random_head(model, settings)
+    elif case.drafter != "none":
         drafter = drafters.make(case.drafter, model, settings)
     if isinstance(drafter, LookupDrafter):
         drafter._index = Crossings(drafter._index, tally)  # type: ignore[assignment]
@@ -133,6 +136,9 @@ ROUND_CASES: dict[str, RoundCase] = {
     "classic, lean modules": RoundCase(model=_lean),
     "classic, sliding windows": RoundCase(model=tiny.gemma3_model),
     "prompt lookup, width 4": RoundCase(width=4, drafter="lookup", params=ALWAYS),
+    "head, width 4": RoundCase(width=4, drafter="mtp"),
+    "head, width 4, 4 rows": RoundCase(rows=4, width=4, drafter="mtp"),
+    "head, width 1": RoundCase(width=1, drafter="mtp"),
     "draft model, width 4": RoundCase(width=4, drafter="self"),
     "draft model, width 8": RoundCase(width=8, drafter="self"),
     "draft model, width 4, 4 rows": RoundCase(rows=4, width=4, drafter="self"),

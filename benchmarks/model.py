@@ -1,16 +1,20 @@
-"""A model for benchmarks that needs no file: the shape of a small llama, seeded weights."""
+"""A model and a drafter for benchmarks that need no file: seeded weights, a small llama's shape."""
 
 from __future__ import annotations
 
 import mlx.core as mx
 from mlx_lm.models import llama
 
+from mlxcel.config import Settings
+from mlxcel.engine.drafters import MtpDrafter
+from mlxcel.models.drafters.mtp import MTPHead
 from mlxcel.models.lean import lean_modules
 from mlxcel.runtime.loader import LoadedModel
+from mlxcel.runtime.mtp import MtpChain
 from mlxcel.runtime.representation import detect_backend
 from tests.support.tiny import loaded
 
-__all__ = ["VOCABULARY", "prompt", "small_model"]
+__all__ = ["VOCABULARY", "prompt", "random_head", "small_model"]
 
 VOCABULARY = 4096
 
@@ -34,6 +38,15 @@ def small_model(seed: int = 0) -> LoadedModel:
         lean_modules(model)
     mx.eval(model.parameters())
     return loaded(model)
+
+
+def random_head(model: LoadedModel, settings: Settings, seed: int = 1) -> MtpDrafter:
+    """A head of seeded weights on a model: what it costs is that of a good one."""
+    mx.random.seed(seed)
+    head = MTPHead(model.target)
+    mx.eval(head.parameters())
+    chain = MtpChain(head, slack=settings.max_width, length_step=settings.length_step)
+    return MtpDrafter(chain)
 
 
 def prompt(length: int, number: int = 0) -> tuple[int, ...]:

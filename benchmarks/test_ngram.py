@@ -13,8 +13,8 @@ from mlxcel._fast import NgramIndex
 
 WIDTH = 4
 HISTORY = 2000
-PROPOSALS = {1: 3000, 8: 4000, 32: 4000}
-ROUNDS = {1: 1500, 8: 400, 32: 100}
+PROPOSALS = {1: 5000, 8: 4000, 32: 4000}
+ROUNDS = {1: 3000, 8: 800, 32: 200}
 """Calls of one sample, by rows: some milliseconds."""
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.model import prompt, small_model
+from benchmarks.model import prompt, random_head, small_model
 from benchmarks.reference import Reference
 from benchmarks.stepping import FIRST, Rounds
 from mlxcel.config import Settings
@@ -90,6 +90,17 @@ def test_pipelined_round(
     """The model drafts for itself, on the device: rounds are enqueued before the last is read."""
     drafter = ModelDrafter(self_chain(small, SETTINGS))
     time_rounds(measure, product, small, drafter, list(answer), 4, 15)
+
+
+@pytest.mark.benchmark(group="round, small model")
+def test_head_round(measure: Any, product: Reference, small: LoadedModel) -> None:
+    """A head drafts; what it is worth does not change what a round costs."""
+    engine = Engine(small, random_head(small, SETTINGS), SETTINGS)
+    params = SamplingParams(max_tokens=tokens(4, 1), ignore_eos=True)
+    rounds = Rounds(engine, [Request(prompt_ids=prompt(PROMPT), params=params, width=4)], ROUNDS)
+    emitted = measure(rounds.run, product, prepare=rounds.prepare)
+    rounds.stop()
+    assert ROUNDS <= emitted <= 4 * ROUNDS
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import pytest
 from benchmarks.reference import Reference
 from benchmarks.rings import Rings
 
-SETTLED = {1: (16, 1024), 8: (4, 1024), 32: (2, 1024), 256: (1, 256), 1024: (1, 64)}
-PLANNED = {1: (32, 1024), 8: (16, 1024), 32: (12, 1024), 256: (1, 1024), 1024: (1, 256)}
+SETTLED = {1: (16, 1024), 8: (8, 1024), 32: (4, 1024), 256: (1, 512), 1024: (1, 128)}
+PLANNED = {1: (32, 1024), 8: (24, 1024), 32: (12, 1024), 256: (2, 1024), 1024: (1, 512)}
 """Tables and rounds by rows: milliseconds a sample, and rings that stay in a core's cache."""
 
 
