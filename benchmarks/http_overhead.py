@@ -17,13 +17,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.http_server import Server, answers, post
 from benchmarks.interleave import interleave, ratio
 from mlxcel import EngineClient
 
 PROMPT = "Tell me about the sea, the land and the sky, in about {} sentences."
+Speculation = Literal["auto", "on", "off"]
 Ask = Callable[[int, int], tuple[float, str]]
 
 
@@ -32,7 +33,7 @@ def messages(number: int) -> list[dict[str, Any]]:
     return [{"role": "user", "content": PROMPT.format(number)}]
 
 
-def through_client(client: EngineClient, speculation: str) -> Ask:
+def through_client(client: EngineClient, speculation: Speculation) -> Ask:
     """Ask the engine's client: seconds to the first text, and the text."""
 
     def ask(number: int, tokens: int) -> tuple[float, str]:
