@@ -17,14 +17,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from benchmarks.http_server import Server, answers, post
 from benchmarks.interleave import interleave, ratio
 from mlxcel import EngineClient
+from mlxcel.types import Speculation
 
 PROMPT = "Tell me about the sea, the land and the sky, in about {} sentences."
-Speculation = Literal["auto", "on", "off"]
+
 Ask = Callable[[int, int], tuple[float, str]]
 
 
