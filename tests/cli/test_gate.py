@@ -20,6 +20,7 @@ from tests.decide.evidence import campaign
 
 RECORDS = load_records()
 ROWS = sum(len(record.rows) for record in RECORDS)
+MEASURED = sum(len(record.rows) for record in RECORDS if record.origin == "measured")
 TABLES = (["evidence"], ["decide"], ["audit"], ["predictions"], ["status"],
           ["explain", "--host", "Apple M3 Ultra"])  # fmt: skip
 
@@ -82,7 +83,8 @@ def test_help_and_json_load_neither_rich_nor_mlx(words):
 def test_evidence_has_every_row_and_marks_each():
     text = invoke("evidence")
     assert f"{ROWS} rows of" in text
-    assert sum(line.startswith("  P  ") for line in text.splitlines()) == ROWS
+    marks = [line[2] for line in text.splitlines() if line[:5] in ("  P  ", "  M  ")]
+    assert (len(marks), marks.count("M")) == (ROWS, MEASURED)
     assert all(record.id in text for record in RECORDS if record.rows)
 
 
@@ -91,8 +93,8 @@ def test_evidence_marks_rows_of_a_folder_as_measured(tmp_path):
                     round_loop=ROUND_LOOP_VERSION)  # fmt: skip
     (tmp_path / "mine.json").write_text(json.dumps(mine))
     text = invoke("evidence", "--evidence", str(tmp_path))
-    assert "1 measured here (M)" in text
-    assert sum(line.startswith("  M  ") for line in text.splitlines()) == 1
+    assert f"{MEASURED + 1} measured here (M)" in text
+    assert sum(line.startswith("  M  ") for line in text.splitlines()) == MEASURED + 1
     assert len(as_json("evidence", "--evidence", str(tmp_path))) == ROWS + 1
 
 
@@ -180,7 +182,7 @@ def test_audit():
         assert part in text
     found = as_json("audit")
     assert {"stale", "undated", "inferred", "single-run", "spread", "width", "conflict",
-            "missing"} == {item["kind"] for item in found}  # fmt: skip
+            "missing", "unpublishable"} == {item["kind"] for item in found}  # fmt: skip
     assert all(item["settle"] for item in found)
 
 

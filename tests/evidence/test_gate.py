@@ -17,6 +17,7 @@ from mlxcel.evidence import load_decision, load_predictions, load_records
 
 TABLE = {"M1": False, "M2": False, "M3": True, "M4": True, "M5": True}
 RECORDS = load_records()
+PUBLISHED = [record for record in RECORDS if record.origin == "published"]
 DECISION = load_decision()
 
 
@@ -113,7 +114,7 @@ def test_a_new_round_loop_makes_measured_records_stale():
     also = replace(here, id="here-too")
 
     def stale(version):
-        found = audit([here, also, *RECORDS], version)
+        found = audit([here, also, *PUBLISHED], version)
         return {name for f in found if f.kind == "stale" for name in f.evidence}
 
     assert stale(ROUND_LOOP_VERSION + 1) - stale(ROUND_LOOP_VERSION) == {"here", "here-too"}
@@ -139,7 +140,7 @@ def test_verdicts_by_generation():
 
 
 def test_what_the_audit_finds():
-    found = audit(RECORDS)
+    found = audit(PUBLISHED)
     by_kind = {}
     for finding in found:
         by_kind.setdefault(finding.kind, []).append(finding.subject)
