@@ -60,6 +60,8 @@ def test_every_variable_is_read() -> None:
         "MLXCEL_MTP_ADAPTIVE": "0",
         "MLXCEL_MTP_EXACTNESS": " Bitwise",
         "MLXCEL_MTP_BLOCK_CONTROLLER": "requested",
+        "MLXCEL_DRAFTER_BITS": "OFF",
+        "MLXCEL_ASSISTANT_POSITION": "Last",
         "MLXCEL_NUMERICS": "INVARIANT ",
         "MLXCEL_CLIENT_BUFFER": "99",
     }
@@ -79,6 +81,8 @@ def test_every_variable_is_read() -> None:
         mtp_adaptive=False,
         mtp_exactness="bitwise",
         mtp_block_controller="requested",
+        drafter_bits="off",
+        assistant_position="last",
         numerics="invariant",
         client_buffer=99,
     )

@@ -14,6 +14,11 @@ from mlxcel.decide.pairings import KNOWN_PAIRINGS, KnownPairing
 
 __all__ = ["pairings"]
 
+UNTRIED = (
+    "Assistants and heads are checked on tiny checkpoints of their layout against transformers; we "
+    "have not run the published weights."
+)
+
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
@@ -34,13 +39,14 @@ def pairings(as_json: bool) -> None:
     console = make_console()
     console.print(table)
     first = next(each for each in KNOWN_PAIRINGS if each.supported and each.name != "demo")
-    console.print(f"\ntry: {first.command}", soft_wrap=True)
+    console.print(f"\n{UNTRIED}", style="dim")
+    console.print(f"try: {first.command}", soft_wrap=True)
 
 
-def _row(each: KnownPairing) -> tuple[object, ...]:
+def _row(each: KnownPairing) -> tuple[str | Text, ...]:
     size = each.drafter_parameters
     weights = f"{size / 1e6:.0f} million weights" if size else ""
-    state = "runs" if each.supported else "not yet"
+    state = "supported" if each.supported else "not yet"
     drafters = stacked(*each.drafters, weights)
     needs = stacked(each.needs, Text(f"names and sizes: {each.source}", style="dim"))
     return each.name, stacked(*each.targets), drafters, state, needs

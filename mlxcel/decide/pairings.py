@@ -27,7 +27,7 @@ class KnownPairing:
     drafter_parameters : int
         Weights of the drafter; 0 where that is not known here.
     supported : bool
-        Whether it runs.
+        Whether checkpoints of this layout load and run.
     needs : str
         What a user has to have or to know.
     source : str
@@ -108,7 +108,7 @@ KNOWN_PAIRINGS: tuple[KnownPairing, ...] = (
     ),
     _gemma("26B-A4B", "gemma-4-26b-a4b-it-4bit", 419_711_236),
     _gemma("E4B", "gemma-4-E4B-it-4bit", 78_517_764),
-    _gemma("E2B", "gemma-4-E2B-it-4bit", 77_731_332),
+    _gemma("E2B", "gemma-4-e2b-it-4bit", 77_731_332),
     _qwen("qwen3.5-27b", "Qwen/Qwen3.5-27B", "qwen3_5", 424_699_392),
     _qwen("qwen3.6-35b-a3b", "Qwen/Qwen3.6-35B-A3B", "qwen3_5_moe", 844_640_768),
     _qwen(

@@ -151,9 +151,6 @@ def _published_head(folder: Path, model: LoadedModel, settings: Settings) -> Dra
 
 def _assistant(folder: Path, model: LoadedModel, settings: Settings) -> Drafter:
     """A Gemma 4 assistant."""
-    layout = model.target.layout
-    if layout.windows is None:
-        raise LoadError(f"{folder}: an assistant reads the target's caches, but {layout.reason}")
     assistant = load_assistant(folder, model.target)
     form = quantize_drafter(assistant, model, settings)
     _lean(assistant, settings)

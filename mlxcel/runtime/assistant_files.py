@@ -54,7 +54,7 @@ def load_assistant(folder: Path, target: Target) -> Gemma4Assistant:
     names = match_tensors(assistant, config, shapes, str(folder))
     arrays: dict[str, mx.array] = {}
     for file in files:
-        arrays |= mx.load(str(file.path))  # type: ignore[operator]
+        arrays |= mx.load(str(file.path))  # type: ignore[arg-type]
     dtype = target.body.norm.weight.dtype
     assistant.update(tree_unflatten([(name, _served(arrays[name], dtype)) for name in names]))
     assistant.eval()

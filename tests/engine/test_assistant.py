@@ -85,9 +85,9 @@ def check_drafts(model, assistant, drafter, text, **options):
 def test_drafts_equal_a_fresh_computation(pair, name, ordered, length):
     """After every number of accepted drafts, and with a prompt read in chunks."""
     model, assistant = pair(name, ordered)
-    classic, text = classic_text(model, length, 40)
+    classic, text = classic_text(model, length, 30)
     drafter = Recording(AssistantChain(assistant), text)
-    twin = one(Engine(model, drafter, SETTINGS), TEXT[:length], 8, max_tokens=40)
+    twin = one(Engine(model, drafter, SETTINGS), TEXT[:length], 8, max_tokens=30)
     assert twin.token_ids == classic.token_ids
     assert 0 < twin.speculation.accepted < twin.speculation.proposed
     assert twin.speculation.kind == "assistant"
@@ -111,10 +111,10 @@ def test_the_position_of_the_last_token_is_a_setting(pair):
 def test_a_window_of_one_more(pair, length):
     """What transformers shows an assistant; the ring still holds it."""
     model, assistant = pair()
-    _, text = classic_text(model, length, 40)
+    _, text = classic_text(model, length, 30)
     chain = AssistantChain(assistant, window=WINDOW + 1)
     drafter = Recording(chain, text)
-    one(Engine(model, drafter, SETTINGS), TEXT[:length], 8, max_tokens=40)
+    one(Engine(model, drafter, SETTINGS), TEXT[:length], 8, max_tokens=30)
     assert check_drafts(model, assistant, drafter, text, window=WINDOW + 1)
 
 
@@ -123,7 +123,7 @@ def test_a_larger_window_is_refused(pair):
     chain = AssistantChain(assistant, window=WINDOW + 2)
     engine = Engine(model, AssistantDrafter(chain), SETTINGS)
     answer = one(engine, TEXT[:8], 4, max_tokens=10)
-    assert "cannot show the newest 34" in answer.speculation.reason
+    assert "cannot show the newest 34" in answer.decision.reason
     assert answer.token_ids == classic_text(model, 8, 10)[0].token_ids
 
 
@@ -164,10 +164,10 @@ def _earlier_position(monkeypatch):
 def test_a_mistake_would_be_noticed(pair, monkeypatch, mistake):
     """It changes no token of the answer, and the comparison of drafts shows it."""
     model, assistant = pair()
-    classic, text = classic_text(model, WINDOW, 40)
+    classic, text = classic_text(model, WINDOW, 30)
     mistake(monkeypatch)
     drafter = Recording(AssistantChain(assistant), text)
-    twin = one(Engine(model, drafter, SETTINGS), TEXT[:WINDOW], 8, max_tokens=40)
+    twin = one(Engine(model, drafter, SETTINGS), TEXT[:WINDOW], 8, max_tokens=30)
     assert twin.token_ids == classic.token_ids
     with pytest.raises(AssertionError):
         check_drafts(model, assistant, drafter, text)
@@ -192,16 +192,19 @@ def test_classic_steps_leave_nothing_to_catch_up_with(pair):
     assert check_drafts(model, assistant, drafter, text) > 6
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "temperature"), [
+    ("own", 0.0), ("own", 0.7), ("shared", 0.7),
+    pytest.param("shared", 0.0, marks=pytest.mark.slow),
+])  # fmt: skip
 @pytest.mark.parametrize("length", LENGTHS)
 def test_twin(pair, name, length, temperature):
     model, assistant = pair(name, ordered=name == "shared")
-    params = {"max_tokens": 30, "temperature": temperature, "seed": 5}
-    classic, text = classic_text(model, length, 30, **params)
+    params = {"temperature": temperature, "seed": 5}
+    classic, text = classic_text(model, length, 20, **params)
     for width in (2, 4, 8):
         drafter = Recording(AssistantChain(assistant), text)
-        twin = one(Engine(model, drafter, SETTINGS), TEXT[:length], width, **params)
+        engine = Engine(model, drafter, SETTINGS)
+        twin = one(engine, TEXT[:length], width, max_tokens=20, **params)
         assert twin.token_ids == classic.token_ids, width
         assert twin.speculation.accepted > 0
 
@@ -211,7 +214,7 @@ def test_twin(pair, name, length, temperature):
 def test_mixed_batch(pair, temperature, ordered):
     """Ragged rows before, at and after the window, with classic rows and penalties among them."""
     model, assistant = pair("own", ordered)
-    plain = SamplingParams(max_tokens=30, temperature=temperature, seed=5)
+    plain = SamplingParams(max_tokens=15, temperature=temperature, seed=5)
     penalised = replace(plain, repetition_penalty=1.2, frequency_penalty=0.3)
     requests = [
         Request(prompt_ids=tuple(TEXT[:length]), params=params, width=width, speculation=mode)
@@ -239,7 +242,9 @@ def test_proposes_inside_a_batch_what_it_proposes_alone(pair):
     for at, request in enumerate(requests):
         alone = _proposals(model, assistant, [request])
         for key in alone[0].keys() & together[at].keys():
-            assert alone[0][key] == together[at][key], key
+            # A budget that ends makes a round narrower, alone and in a batch at other places.
+            common = min(len(alone[0][key]), len(together[at][key]))
+            assert alone[0][key][:common] == together[at][key][:common], key
         assert len(alone[0].keys() & together[at].keys()) > 5
 
 
@@ -263,10 +268,10 @@ def _proposals(model, assistant, requests):
 @pytest.mark.parametrize("ordered", [False, True], ids=["dense", "ordered"])
 def test_drafts_are_drawn_with_the_noise_of_the_target(pair, ordered):
     model, assistant = pair("own", ordered)
-    params = {"max_tokens": 12, "temperature": 0.7, "seed": 9}
+    params = {"temperature": 0.7, "seed": 9}
     _, text = classic_text(model, 20, 12, **params)
     drafter = Recording(AssistantChain(assistant), text)
-    one(Engine(model, drafter, SETTINGS), TEXT[:20], 2, **params)
+    one(Engine(model, drafter, SETTINGS), TEXT[:20], 2, max_tokens=12, **params)
     seeds = mx.array([seed_words(9)], mx.uint32)
     for length, proposed in drafter.seen:
         if length + 1 > len(text):
@@ -293,9 +298,8 @@ def test_a_prompt_that_begins_like_another_one_needs_only_the_targets_caches(pai
     assert check_drafts(model, assistant, drafter, text) > 3
 
 
-def test_drafting_copies_no_cache(pair):
-    """The views are let go before the verify pass writes, so that it writes in place."""
-    model, assistant = pair()
+def peak_of_a_round(model, assistant):
+    """Bytes that four rounds take beside large buffers, in buffers."""
     big = replace(SETTINGS, length_step=65536)
     engine = Engine(model, AssistantDrafter(AssistantChain(assistant)), big)
     engine.add(Request(prompt_ids=tuple(TEXT[:8]), params=SamplingParams(max_tokens=40), width=4))
@@ -309,9 +313,20 @@ def test_drafting_copies_no_cache(pair):
     for _ in range(4):
         engine.step()
     mx.synchronize()
-    assert mx.get_peak_memory() - before < buffer / 2
+    used = (mx.get_peak_memory() - before) / buffer
     while engine.busy:
         engine.step()
+    return used
+
+
+def test_drafting_copies_no_cache(pair, monkeypatch):
+    """The views are let go before the verify pass writes, so that it writes in place."""
+    assert peak_of_a_round(*pair()) < 0.5
+    held, plain = [], AssistantChain.sources
+    monkeypatch.setattr(
+        AssistantChain, "sources", lambda *args: held.append(plain(*args)) or held[-1]
+    )
+    assert peak_of_a_round(*pair()) > 1  # what holding them would cost
 
 
 def test_invariant_numerics(pair):

@@ -17,7 +17,8 @@ from mlxcel.config import Settings
 from mlxcel.engine.engine import Engine
 from mlxcel.engine.prepare import build_engine, make_drafter
 from mlxcel.errors import ConfigError, LoadError
-from mlxcel.models.target import Target
+from mlxcel.models.target import CacheLayout, Target
+from mlxcel.runtime import checkpoint
 from mlxcel.runtime.assistant_files import load_assistant
 from mlxcel.runtime.loader import load_checkpoint
 from tests.support import tiny
@@ -171,6 +172,31 @@ def test_load_and_generate(
     assert engine.drafter.fingerprint.startswith("dense pending ")
 
 
+@pytest.mark.parametrize("weights", ["stored", "dense"])
+def test_a_quantized_target(tmp_path: Path, target: Target, weights: Any) -> None:
+    """As MLX conversions name it; its embedding is the assistant's too."""
+    where = write_tiny_gemma4(tmp_path / "target", bits=4)
+    folder, _ = written(tmp_path / "assistant", target)
+    engine = build_engine(where, folder, settings_for(tmp_path, weights=weights))
+    embedding = engine.model.target.body.embed_tokens
+    assert isinstance(embedding, nn.QuantizedEmbedding) == (weights == "stored")
+    twin = one(engine, PROMPT, 4, max_tokens=20, ignore_eos=True)
+    assert twin.speculation.proposed > 0
+    classic = one(Engine(engine.model, None, engine.settings), PROMPT, max_tokens=20,
+                  ignore_eos=True)  # fmt: skip
+    assert twin.token_ids == classic.token_ids
+
+
+def test_a_target_that_cannot_rewind_runs_classic(tmp_path: Path, target: Target) -> None:
+    folder, _ = written(tmp_path / "assistant", target)
+    model = tiny.loaded(tiny.gemma4_model(vocab=VOCAB))
+    model.target.layout = CacheLayout(None, "a test says that it cannot be rewound")
+    engine = Engine(model, make_drafter(folder, model, settings_for(tmp_path)), Settings())
+    answer = one(engine, PROMPT, 4, max_tokens=10)
+    assert not answer.speculation.ran
+    assert "a test says that it cannot" in answer.speculation.reason
+
+
 def test_the_public_door(tmp_path: Path, target: Target) -> None:
     where = write_tiny_gemma4(tmp_path / "target")
     folder, _ = written(tmp_path / "assistant", target)
@@ -206,6 +232,17 @@ def test_the_fingerprint_follows_form_position_and_weights(tmp_path: Path, targe
     found = {fingerprint(), fingerprint(assistant_position="last"), fingerprint(drafter_bits="8")}
     written(tmp_path / "assistant", target, **{"model.norm.weight": mx.zeros((32,))})
     assert len({*found, fingerprint()}) == 4
+
+
+def test_a_hub_id(tmp_path: Path, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_checkpoint(write_tiny_gemma4(tmp_path / "target"), cache_dir=tmp_path)
+    folder, _ = written(tmp_path / "assistant", target)
+    asked: list[str] = []
+    monkeypatch.setattr(checkpoint, "_from_hub", lambda name: asked.append(name) or folder)
+    drafter = make_drafter("google/gemma-4-31B-it-assistant", model, settings_for(tmp_path))
+    assert drafter is not None
+    assert drafter.kind == "assistant"
+    assert asked == ["google/gemma-4-31B-it-assistant"]
 
 
 def test_drafters_that_are_no_models(tmp_path: Path, target: Target) -> None:

@@ -102,7 +102,7 @@ class Gemma4Assistant(nn.Module):
     @property
     def sources(self) -> tuple[tuple[str, int], ...]:
         """Kinds of its layers, and which of the target's caches each reads."""
-        return self._sources  # type: ignore[no-any-return]
+        return self._sources
 
     def step(
         self,
