@@ -167,7 +167,7 @@ class _OverStates(nn.Module):
     ) -> mx.array:
         """Transform ``(rows, width, dims)``; ``cache`` as mlx-lm's, or a `StateCache`."""
         if not isinstance(cache, StateCache):
-            return super().__call__(inputs, mask, cache)
+            return super().__call__(inputs, mask, cache)  # type: ignore[no-any-return]
         rows, width, _ = inputs.shape
         mixed, gate, decay, strength = self._projected(inputs)
         before = cache.recall(self) or self._empty(rows, inputs.dtype)

@@ -148,7 +148,7 @@ def main(folder: Path) -> None:
         target = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**SIZES, tie_word_embeddings=tied)).eval()
         head = Head(target.config).eval()
         for part in (target, head):
-            randomise(part, 31 + seed)
+            randomise(part, 31 + seed, 0.15)
             as_published(part, 41 + seed)
         write(target, head, folder / name / "target")
         np.savez(folder / name / "cases.npz", **cases_of(target, head))
