@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -30,8 +31,27 @@ from tests.support.running import one, run
 PROMPT = (3, 9, 20, 7, 11, 3, 9, 20)
 OTHER = tuple((5 * at + 2) % tiny.VOCAB for at in range(21))
 SETTINGS = Settings(length_step=64, prefill_chunk=6, max_width=8)
-TOKENS = 48
+TOKENS = 40
 HOT = {"temperature": 0.7, "seed": 11, "repetition_penalty": 1.2}
+
+
+def some(known: tuple[tuple[str, ...], ...], *axes: Any) -> list[Any]:
+    """All combinations, of which those that are not named run with the slow tests."""
+    return [
+        pytest.param(*each, marks=() if each in known else pytest.mark.slow)
+        for each in itertools.product(*axes)
+    ]
+
+
+DRAFTERS = ("lookup", "head", "scripted")
+ALONE = (
+    *(("qwen3.5", each, "greedy") for each in DRAFTERS),
+    ("qwen3-next", "scripted", "hot"), ("qwen3-next", "head", "hot"),
+)  # fmt: skip
+TOGETHER = (
+    ("qwen3.5", "head"), ("qwen3.5-moe", "scripted"), ("qwen3-next", "lookup"),
+    ("qwen3-next-dense", "scripted"),
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +101,7 @@ def drafter_of(
 
 def test_the_answer_is_mlx_lms_own(twins: Any) -> None:
     """Greedy, step by step, with the model's own caches."""
-    for name in tiny.HYBRIDS:
+    for name in ("qwen3.5-moe", "qwen3-next"):
         model, answer = twins(name)
         caches = model.target.new_native_cache()
         logits = model.target.model(mx.array([PROMPT], mx.uint32), cache=caches)
@@ -92,10 +112,12 @@ def test_the_answer_is_mlx_lms_own(twins: Any) -> None:
         assert answer.token_ids == tuple(found), name
 
 
-@pytest.mark.parametrize("params", [{}, HOT], ids=["greedy", "hot"])
-@pytest.mark.parametrize("drafter", ["lookup", "head", "scripted"])
-@pytest.mark.parametrize("name", ["qwen3.5", "qwen3-next"])
-def test_widths_alone(twins: Any, name: str, drafter: str, params: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "drafter", "heat"),
+    some(ALONE, ("qwen3.5", "qwen3-next"), DRAFTERS, ("greedy", "hot")),
+)
+def test_widths_alone(twins: Any, name: str, drafter: str, heat: str) -> None:
+    params: dict[str, Any] = HOT if heat == "hot" else {}
     model, answer = twins(name, **params)
     engine = Engine(model, drafter_of(drafter, model, {PROMPT: answer}), SETTINGS)
     accepted = proposed = 0
@@ -108,8 +130,7 @@ def test_widths_alone(twins: Any, name: str, drafter: str, params: dict[str, Any
     assert accepted > 0 or drafter != "scripted"
 
 
-@pytest.mark.parametrize("drafter", ["lookup", "head", "scripted"])
-@pytest.mark.parametrize("name", tiny.HYBRIDS)
+@pytest.mark.parametrize(("name", "drafter"), some(TOGETHER, tiny.HYBRIDS, DRAFTERS))
 def test_widths_together(twins: Any, name: str, drafter: str) -> None:
     """Rows of several widths, classic ones and another text in one batch: ragged frames."""
     model, answer = twins(name)
@@ -198,7 +219,7 @@ def test_a_request_that_would_not_fit_is_told_by_its_states(twins: Any) -> None:
 # -- the exactness probe ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", tiny.HYBRIDS)
+@pytest.mark.parametrize("name", ["qwen3.5", "qwen3-next"])
 def test_the_probe_passes(name: str) -> None:
     record = probe_exactness(tiny.loaded(tiny.HYBRIDS[name]()).target, 4, SETTINGS)
     assert record.level in ("bitwise", "token"), record.reason
