@@ -58,7 +58,7 @@ $(ORACLE)/.stamp: tests/oracle_torch/requirements.txt
 	$(ORACLE)/bin/python -m pip install --quiet -r $<
 	@touch $@
 
-test-oracle: setup $(ORACLE)/.stamp ## compare with transformers' own Gemma 4 (torch in .oracle)
+test-oracle: setup $(ORACLE)/.stamp ## compare with transformers' own models (torch in .oracle)
 	ORACLE_PYTHON=$(abspath $(ORACLE))/bin/python OPENBLAS_NUM_THREADS=1 \
 		$(BIN)/python -m pytest tests/oracle_torch
 

@@ -43,9 +43,10 @@ def load(
         A folder in mlx-lm or Hugging Face layout, a hub id, a GGUF file, or ``"demo"``.
     drafter : str, Path or None
         ``"lookup"`` for prompt lookup, ``"demo"`` for the MTP head that comes with the package,
-        a folder made by ``mlxcel distill``, or a draft model given like ``target``. ``None`` or
-        ``"none"`` loads none. Left out (``"auto"``), the target ``"demo"`` gets its packaged
-        head and any other target none.
+        ``"mtp"`` for the head in the target's own checkpoint, ``"mtp:NAME"`` for the one in that
+        of this folder or hub id, a folder made by ``mlxcel distill``, an assistant, or a draft
+        model given like ``target``. ``None`` or ``"none"`` loads none. Left out (``"auto"``), the
+        target ``"demo"`` gets its packaged head and any other target none.
     config : Settings, optional
         Limits, steps and the form of the weights; by default what the ``MLXCEL_*`` variables
         say (``Settings.from_env``).

@@ -74,21 +74,18 @@ def _gemma(
     )
 
 
-_QWEN_NEEDS = (
-    "not supported yet: the head lies inside the target's original shards, and targets with "
-    "recurrent layers run classic here"
-)
-
-
-def _qwen(name: str, target: str, kind: str) -> KnownPairing:
+def _qwen(name: str, target: str, kind: str, parameters: int = 0) -> KnownPairing:
     return KnownPairing(
         name=name,
         targets=(target,),
-        drafters=("inside the target's checkpoint (tensors mtp.*)",),
+        drafters=(f"mtp:{target}", "mtp"),
         model_types=(kind, "qwen3_5_mtp"),
-        drafter_parameters=0,
-        supported=False,
-        needs=_QWEN_NEEDS,
+        drafter_parameters=parameters,
+        supported=True,
+        needs=(
+            "the head, which lies in the target's original checkpoint (tensors mtp.*) and which "
+            "mlx-lm's conversions drop: run the original, or name its folder (mtp:FOLDER)"
+        ),
         source=f"config.json of {target}",
     )
 
@@ -112,8 +109,10 @@ KNOWN_PAIRINGS: tuple[KnownPairing, ...] = (
     _gemma("26B-A4B", "gemma-4-26b-a4b-it-4bit", 419_711_236),
     _gemma("E4B", "gemma-4-E4B-it-4bit", 78_517_764),
     _gemma("E2B", "gemma-4-e2b-it-4bit", 77_731_332),
-    _qwen("qwen3.5-27b", "Qwen/Qwen3.5-27B", "qwen3_5"),
-    _qwen("qwen3.6-35b-a3b", "Qwen/Qwen3.6-35B-A3B", "qwen3_5_moe"),
-    _qwen("qwen3-next-80b-a3b", "Qwen/Qwen3-Next-80B-A3B-Instruct", "qwen3_next"),
+    _qwen("qwen3.5-27b", "Qwen/Qwen3.5-27B", "qwen3_5", 424_699_392),
+    _qwen("qwen3.6-35b-a3b", "Qwen/Qwen3.6-35B-A3B", "qwen3_5_moe", 844_640_768),
+    _qwen(
+        "qwen3-next-80b-a3b", "Qwen/Qwen3-Next-80B-A3B-Instruct", "qwen3_next", 1_650_471_424
+    ),
 )
 """In the order in which they are listed."""

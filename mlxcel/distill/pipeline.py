@@ -75,11 +75,15 @@ def check_target(model: LoadedModel) -> None:
         No head is known for this kind, or it keeps caches of another kind than full attention.
     """
     MTPHead(model.target)
-    windows = model.target.layout.windows
-    if windows is None or any(window is not None for window in windows):
+    layout = model.target.layout
+    reason = layout.reason
+    if layout.states:
+        reason = "the model has recurrent layers; Qwen publishes heads of its own for it"
+    elif any(window is not None for window in layout.windows or ()):
+        reason = "the model has sliding windows"
+    if reason:
         raise LoadError(
-            f"{model.checkpoint.name}: distill needs full attention in every layer; "
-            f"{model.target.layout.reason or 'the model has sliding windows'}"
+            f"{model.checkpoint.name}: distill needs full attention in every layer; {reason}"
         )
 
 

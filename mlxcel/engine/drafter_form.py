@@ -23,7 +23,8 @@ DEFAULT_BITS = 4
 cost acceptance only. Qwen's head: 810 to 228 MiB, a round's drafts 10.5 to 2.7 ms, acceptance
 0.683 to 0.660 (M5 Max, published)."""
 
-_CLUSTERS = "centroids"  # of an ordered head: they choose, they are not read whole per token
+# They choose clusters or experts: small, and a wrong choice costs more than a coarse product.
+_CHOOSING = ("centroids", "gate", "shared_expert_gate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ def quantize_drafter(drafter: nn.Module, model: LoadedModel, settings: Settings)
         ``drafter_bits``, and what the profile needs.
     """
     bits, reason = _choose(model, settings)
-    done = quantize_projections(drafter, bits, keep=_CLUSTERS) if bits else None
+    done = quantize_projections(drafter, bits, keep=_CHOOSING) if bits else None
     if done is not None and not done.projections:
         done, reason = None, "the checkpoint is quantized, or has no projection that could be"
     if done is None:

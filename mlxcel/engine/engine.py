@@ -76,8 +76,9 @@ class Engine:
     ) -> None:
         self.model = model
         self.settings = settings or Settings()
-        rewindable = model.target.layout.windows is not None
-        self._no_drafter = model.target.layout.reason if drafter is not None else ""
+        layout = model.target.layout
+        rewindable = layout.windows is not None
+        self._no_drafter = layout.reason if drafter is not None else ""
         self.scheduler = Scheduler(
             max_rows=self.settings.max_rows if rewindable else 1,
             max_width=self.settings.max_width,
@@ -98,7 +99,7 @@ class Engine:
         self._rounds = RoundClock(clock)
         self.metrics = Metrics(self.settings.max_width)
         self._outbox = Outbox(self.scheduler, self.metrics, clock)
-        self.prefixes = Prefixes(self.settings, self.scheduler, self.rows, rewindable=rewindable)
+        self.prefixes = Prefixes(self.settings, self.scheduler, self.rows, layout=layout)
         self._intake = Intake(
             model, self.settings, self.scheduler, self.rows, self._outbox, self._rounds,
             self.prefixes, clock,

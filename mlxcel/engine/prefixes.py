@@ -6,6 +6,7 @@ Rows of running requests serve as well as copies of those that have ended; see
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from mlxcel.config import Settings
@@ -15,10 +16,13 @@ from mlxcel.engine.reading import Reading
 from mlxcel.engine.rows import Rows
 from mlxcel.engine.scheduler import Scheduler
 from mlxcel.engine.sequence import RequestState
+from mlxcel.models.target import CacheLayout
 from mlxcel.runtime.kv_cache import SlotCache
 from mlxcel.runtime.row_copy import Resume, RowCopy
 
 __all__ = ["Prefixes"]
+
+log = logging.getLogger(__name__)
 
 
 class Prefixes:
@@ -32,14 +36,16 @@ class Prefixes:
         Knows the running requests.
     rows : Rows
         Their caches.
-    rewindable : bool
-        Whether the target's caches can be cut; nothing is kept of others.
+    layout : CacheLayout
+        Of the target; nothing is kept of caches that cannot be cut.
     """
 
     def __init__(
-        self, settings: Settings, scheduler: Scheduler, rows: Rows, *, rewindable: bool
+        self, settings: Settings, scheduler: Scheduler, rows: Rows, *, layout: CacheLayout
     ) -> None:
-        budget = settings.prefix_bytes if rewindable else 0
+        budget = 0 if layout.uncut else settings.prefix_bytes
+        if layout.uncut and settings.prefix_bytes:
+            log.info("no prompt resumes from another's prefix: %s", layout.uncut)
         self.store = PrefixStore(budget)
         self._on = budget > 0
         self._step = settings.prefill_chunk

@@ -36,6 +36,7 @@ from mlxcel.runtime.loader import (
     load_checkpoint,
 )
 from mlxcel.runtime.mtp import MtpChain
+from mlxcel.runtime.mtp_files import load_published_mtp
 from mlxcel.runtime.representation import detect_backend
 from mlxcel.runtime.weight_files import read_weight_files
 
@@ -57,9 +58,10 @@ def build_engine(
     target : str or Path
         Folder, hub id, GGUF file or ``"demo"``.
     drafter : str, Path or None
-        ``"lookup"``, ``"demo"`` (the head that comes with the package), ``"none"`` or
-        ``None``, a folder or hub id of a drafter made for the target (by ``mlxcel distill``, or
-        a Gemma 4 assistant), or a draft model as for ``target``.
+        ``"lookup"``, ``"demo"`` (the head that comes with the package), ``"mtp"`` (the head in
+        the target's own checkpoint) or ``"mtp:NAME"`` (in the checkpoint of this folder or hub
+        id), ``"none"`` or ``None``, a folder or hub id of a drafter made for the target (by
+        ``mlxcel distill``, or a Gemma 4 assistant), or a draft model as for ``target``.
     settings : Settings
         Limits, steps and the form of the weights.
     progress : callable, optional
@@ -92,6 +94,8 @@ def make_drafter(
         return None
     if name == "lookup":
         return LookupDrafter(settings.max_rows + 1)
+    if isinstance(name, str) and (name == "mtp" or name.startswith("mtp:")):
+        return _published_head(_head_folder(name, model), model, settings)
     folder = DEMO_DRAFTER if name == "demo" else find_folder(name)
     found = None if folder is None else family_of(folder)
     if folder is None or found is None:
@@ -99,6 +103,8 @@ def make_drafter(
     model_type, family = found
     if family.kind == "mtp":
         return _mtp_head(folder, model, settings)
+    if family.kind == "published_mtp":
+        return _published_head(folder, model, settings)
     if family.kind == "assistant":
         return _assistant(folder, model, settings)
     raise LoadError(
@@ -115,6 +121,30 @@ def _mtp_head(folder: Path, model: LoadedModel, settings: Settings) -> Drafter:
     _lean(head, settings)
     chain = MtpChain(head, slack=settings.max_width, length_step=settings.length_step)
     drafter = MtpDrafter(chain, fingerprint=f"{form.key} {_digest(folder)}")
+    drafter.weights = form.summary
+    return drafter
+
+
+def _head_folder(name: str, model: LoadedModel) -> Path:
+    """Folder of the checkpoint that ``"mtp"`` or ``"mtp:NAME"`` means."""
+    source = name.removeprefix("mtp").removeprefix(":")
+    if not source:
+        return model.checkpoint.path
+    folder = find_folder(source)
+    if folder is None:
+        raise LoadError(
+            f"drafter {name!r}: {source!r} is no folder here, and no hub id (org/name)"
+        )
+    return folder
+
+
+def _published_head(folder: Path, model: LoadedModel, settings: Settings) -> Drafter:
+    """The head that a checkpoint was published with."""
+    head, files = load_published_mtp(folder, model.target)
+    form = quantize_drafter(head, model, settings)
+    _lean(head, settings)
+    chain = MtpChain(head, slack=settings.max_width, length_step=settings.length_step)
+    drafter = MtpDrafter(chain, fingerprint=f"{form.key} {fingerprint_of(folder, files)}")
     drafter.weights = form.summary
     return drafter
 
@@ -139,11 +169,12 @@ def _draft_model(
 ) -> Drafter:
     """A model that stands by itself."""
     draft = load_model(name, settings, progress, verify_share=0.0)
+    layout = draft.target.layout
+    if layout.windows is None or layout.states:
+        # A draft model steps back by one token each round.
+        reason = layout.reason or "it has recurrent layers, whose state cannot be stepped back"
+        raise LoadError(f"drafter {draft.checkpoint.name} cannot draft: {reason}")
     check_same_vocabulary(model, draft)
-    if draft.target.layout.windows is None:
-        raise LoadError(
-            f"drafter {draft.checkpoint.name} cannot draft: {draft.target.layout.reason}"
-        )
     form = quantize_drafter(draft.target.model, model, settings)
     chain = DraftModel(draft.target, slack=settings.max_width, length_step=settings.length_step)
     key = f" {form.key}" if form.bits else ""

@@ -16,6 +16,7 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
 from mlxcel.errors import LoadError
+from mlxcel.models.gated_delta import is_recurrent, use_state_caches
 
 __all__ = ["CacheLayout", "Target"]
 
@@ -31,10 +32,22 @@ class CacheLayout:
         whole is ``None`` when the model has a cache that cannot rewind.
     reason : str
         Why speculation and batching are not available, else empty.
+    states : tuple of int
+        Which of the caches hold a recurrent state instead of keys and values.
     """
 
     windows: tuple[int | None, ...] | None
     reason: str = ""
+    states: tuple[int, ...] = ()
+
+    @property
+    def uncut(self) -> str:
+        """Why no prefix of a row can be copied out, else empty."""
+        if self.windows is None:
+            return self.reason
+        if self.states:
+            return "a recurrent state belongs to one length, so no prefix of it can be taken"
+        return ""
 
 
 class Target:
@@ -55,6 +68,8 @@ class Target:
         self.core: Any = getattr(model, "language_model", model)
         self.body: Any = getattr(self.core, "model", None)
         self.layout = cache_layout(model)
+        if self.layout.states:
+            use_state_caches(model)
         self.split = self._split_holds()
 
     @property
@@ -136,12 +151,17 @@ def cache_layout(model: nn.Module) -> CacheLayout:
     if not caches:
         raise LoadError(f"{type(model).__module__}: the model makes no caches")
     windows: list[int | None] = []
-    for cache in caches:
-        if type(cache) is KVCache:
+    states: list[int] = []
+    layers = list(getattr(model, "layers", ()))
+    for at, cache in enumerate(caches):
+        if len(layers) == len(caches) and is_recurrent(layers[at]):
+            windows.append(None)
+            states.append(at)
+        elif type(cache) is KVCache:
             windows.append(None)
         elif type(cache) is RotatingKVCache and cache.keep == 0:
             windows.append(int(cache.max_size))
         else:
             kind = type(cache).__name__
             return CacheLayout(None, f"the model keeps a {kind}, which cannot be rewound")
-    return CacheLayout(tuple(windows))
+    return CacheLayout(tuple(windows), states=tuple(states))

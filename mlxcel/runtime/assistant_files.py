@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,13 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlxcel.errors import LoadError
 from mlxcel.models.drafters.gemma4_assistant import Gemma4Assistant, build_assistant
 from mlxcel.models.target import Target
-from mlxcel.runtime.weight_files import read_weight_files
+from mlxcel.runtime.checkpoint import read_object
+from mlxcel.runtime.weight_files import listed, read_weight_files
 
 __all__ = ["load_assistant", "match_tensors"]
 
 _TIED = "lm_head."  # the same tensor as the embedding, where a state dict was saved as it is
 _ORDER = "masked_embedding.token_ordering"
-_SHOWN = 4  # names of a list in a message
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -48,7 +47,7 @@ def load_assistant(folder: Path, target: Target) -> Gemma4Assistant:
         Names the file and what is missing, damaged or made for another target.
     """
     path = folder / "config.json"
-    config = _read_config(path)
+    config = read_object(path)
     assistant = build_assistant(config, target, str(path))
     files = read_weight_files(folder)
     shapes = {name: shape for file in files for name, shape in file.shapes.items()}
@@ -94,35 +93,17 @@ def match_tensors(
         hint = ""
         if all(name.startswith("masked_embedding.") for name in missing):
             hint = "; config.json has use_ordered_embeddings true, which needs them"
-        raise LoadError(f"{where}: missing tensors: {_listed(missing)}{hint}; fetch it again")
+        raise LoadError(f"{where}: missing tensors: {listed(missing)}{hint}; fetch it again")
     for name, shape in wanted.items():
         if held[name] != shape:
             raise LoadError(f"{where}: {name} has shape {held[name]}, expected {shape}")
     unknown = sorted(held.keys() - wanted.keys())
     if unknown:
         raise LoadError(
-            f"{where}: has tensors that are no part of such an assistant: {_listed(unknown)}; its "
+            f"{where}: has tensors that are no part of such an assistant: {listed(unknown)}; its "
             "config.json does not describe them"
         )
     return list(wanted)
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _SHOWN
-    shown = ", ".join(names[:_SHOWN])
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_bytes())
-    except OSError as error:
-        raise LoadError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise LoadError(f"{path}: not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise LoadError(f"{path}: must hold a JSON object, not {type(config).__name__}")
-    return config
 
 
 def _quantize_as_stored(

@@ -92,17 +92,23 @@ def new_caches(target: Target, *, slack: int, length_step: int) -> Caches:
     length_step : int
         Buffers grow by this many positions.
     """
-    windows = target.layout.windows
-    if windows is None:
+    layout = target.layout
+    if layout.windows is None:
         return NativeCache(target)
-    return slot_cache(windows, slack=slack, length_step=length_step)
+    return slot_cache(
+        layout.windows, slack=slack, length_step=length_step, states=layout.states
+    )
 
 
-def slot_cache(windows: Sequence[int | None], *, slack: int, length_step: int) -> SlotCache:
+def slot_cache(
+    windows: Sequence[int | None], *, slack: int, length_step: int, states: Sequence[int] = ()
+) -> SlotCache:
     """Make slot caches with the steps that this backend is fast with.
 
     A new shape costs a graph capture on a GPU and nothing on the CPU backend, where
     attention over columns that are masked out costs as much as over others.
     """
     span = _CPU_SPAN if detect_backend() == "cpu" else length_step
-    return SlotCache(windows, slack=slack, length_step=length_step, span_step=span)
+    return SlotCache(
+        windows, slack=slack, length_step=length_step, span_step=span, states=states
+    )

@@ -18,7 +18,14 @@ from mlxcel.runtime import demo, gguf
 from mlxcel.runtime.cache_folder import Progress
 from mlxcel.runtime.weight_files import WeightFile, read_weight_files
 
-__all__ = ["Checkpoint", "find_folder", "fingerprint_of", "resolve", "validate_folder"]
+__all__ = [
+    "Checkpoint",
+    "find_folder",
+    "fingerprint_of",
+    "read_object",
+    "resolve",
+    "validate_folder",
+]
 
 Source = Literal["folder", "hub", "gguf", "demo"]
 
@@ -132,7 +139,7 @@ def validate_folder(path: Path) -> list[WeightFile]:
     """
     if not path.is_dir():
         raise LoadError(f"{path}: no such folder")
-    _check_model_type(path, _read_object(path / "config.json"))
+    _check_model_type(path, read_object(path / "config.json"))
     weights = read_weight_files(path)
     _check_index(path, weights)
     _check_tokenizer(path, weights)
@@ -188,8 +195,14 @@ def _read_bytes(path: Path) -> bytes:
         raise LoadError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file that must hold an object."""
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that must hold an object.
+
+    Raises
+    ------
+    LoadError
+        It is missing, empty, no JSON or something else.
+    """
     content = _read_bytes(path)
     if not content:
         raise LoadError(f"{path}: is empty")
@@ -257,7 +270,7 @@ def _check_index(path: Path, weights: list[WeightFile]) -> None:
     index_path = path / "model.safetensors.index.json"
     if not index_path.exists():
         return
-    places = _read_object(index_path).get("weight_map")
+    places = read_object(index_path).get("weight_map")
     if not isinstance(places, dict):
         raise LoadError(f"{index_path}: weight_map must be an object")
     files = {weight.path.name: weight for weight in weights}
@@ -294,7 +307,7 @@ def _check_tokenizer(path: Path, weights: list[WeightFile]) -> None:
 
 def _vocabulary_size(path: Path) -> int:
     """Highest token id plus one."""
-    tokenizer = _read_object(path)
+    tokenizer = read_object(path)
     try:
         vocab = tokenizer["model"]["vocab"]
         top = len(vocab) - 1 if isinstance(vocab, list) else max(vocab.values(), default=-1)

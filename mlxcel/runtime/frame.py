@@ -33,6 +33,8 @@ class Frame:
     width: int
     bound: int
     _memo: dict[object, mx.array] = field(default_factory=dict)
+    _since: tuple[int | mx.array, mx.array] | None = None
+    _used: tuple[mx.array, tuple[int, int], tuple[mx.array, mx.array]] | None = None
 
     @classmethod
     def exact(cls, start: int, width: int) -> Frame:
@@ -51,6 +53,55 @@ class Frame:
             steps = mx.arange(self.width, dtype=mx.int32)[None]
             self._memo["positions"] = start + steps
         return self._memo["positions"]
+
+    def end(self) -> int | mx.array:
+        """Position behind the block: an int, or int32 ``(rows,)``."""
+        if isinstance(self.offset, int):
+            return self.bound
+        if "end" not in self._memo:
+            self._memo["end"] = self.offset + self.width
+        return self._memo["end"]
+
+    def since(self, start: int | mx.array) -> int | mx.array:
+        """Tokens of each row between an earlier position and this block; layers share it.
+
+        Parameters
+        ----------
+        start : int or mx.array
+            int32 ``(rows,)`` where rows differ.
+        """
+        if isinstance(start, int) and isinstance(self.offset, int):
+            return self.offset - start
+        if self._since is None or self._since[0] is not start:
+            self._since = (start, mx.subtract(self.offset, start))
+        return self._since[1]
+
+    def used(self, count: mx.array, width: int, tail: int) -> tuple[mx.array, mx.array]:
+        """Which tokens of an earlier block count, and the last of them with what came before.
+
+        Parameters
+        ----------
+        count : mx.array
+            int32 ``(rows,)`` from `since`.
+        width : int
+            Tokens per row of that block.
+        tail : int
+            Tokens kept from before it, and looked for.
+
+        Returns
+        -------
+        mx.array
+            bool ``(rows, width, 1)``.
+        mx.array
+            int32 ``(rows, tail, 1)``, indices into those before it and the block together.
+        """
+        known = self._used
+        if known is None or known[0] is not count or known[1] != (width, tail):
+            column = count[:, None, None]
+            used = mx.arange(width, dtype=mx.int32)[None, :, None] < column
+            index = column + mx.arange(tail, dtype=mx.int32)[None, :, None]
+            known = self._used = (count, (width, tail), (used, index))
+        return known[2]
 
     def write_index(self, ring: int | None) -> mx.array:
         """Buffer indices of the block, ``(rows, 1, width, 1)``; modulo ``ring`` if given."""

@@ -10,12 +10,13 @@ objects speak the cache interface of mlx-lm models (``update_and_fetch``, ``offs
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import mlx.core as mx
 
 from mlxcel.runtime.frame import Frame
+from mlxcel.runtime.state_cache import StateLayer
 
 __all__ = ["FullLayer", "SlidingLayer", "SlotCache"]
 
@@ -45,6 +46,11 @@ class _Layer:
     def offset(self) -> int | mx.array:
         """First position of the block in flight; mlx-lm models read it for RoPE."""
         return self._cache.frame.offset
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """Both buffers, once they are there."""
+        return [array for array in (self.keys, self.values) if array is not None]
 
     @property
     def nbytes(self) -> int:
@@ -272,6 +278,8 @@ class SlotCache:
     span_step : int, optional
         Attention sees a multiple of this many positions where lengths are on the device;
         ``length_step`` by default. Small steps save work, large ones keep shapes few.
+    states : collection of int, optional
+        Which of the caches hold a recurrent state instead.
     """
 
     def __init__(
@@ -281,14 +289,21 @@ class SlotCache:
         slack: int,
         length_step: int,
         span_step: int | None = None,
+        states: Collection[int] = (),
     ) -> None:
         self.slack = slack
         self.length_step = length_step
         self.span_step = min(span_step or length_step, length_step)
         self.frame = Frame.exact(0, 0)
+        self.states = frozenset(states)
         self.layers: list[Any] = [
-            FullLayer(self) if window is None else SlidingLayer(self, window) for window in windows
+            self._layer(at, window) for at, window in enumerate(windows)
         ]
+
+    def _layer(self, at: int, window: int | None) -> FullLayer | SlidingLayer | StateLayer:
+        if at in self.states:
+            return StateLayer(self)
+        return FullLayer(self) if window is None else SlidingLayer(self, window)
 
     @property
     def nbytes(self) -> int:
@@ -298,12 +313,7 @@ class SlotCache:
     @property
     def state(self) -> list[mx.array]:
         """All buffers, for ``mx.eval``."""
-        return [
-            array
-            for layer in self.layers
-            for array in (layer.keys, layer.values)
-            if array is not None
-        ]
+        return [array for layer in self.layers for array in layer.arrays]
 
     def gather(self, rows: Sequence[int], positions: int | None = None) -> None:
         """Keep only these rows, in this order; buffers may shrink to ``positions``."""

@@ -11,11 +11,13 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.utils import load_config, load_tokenizer
+from mlx_lm.models import qwen3_next
+from mlx_lm.utils import _get_classes, load_config, load_tokenizer
 from mlx_lm.utils import load_model as load_mlx_model
 
 from mlxcel.errors import LoadError
 from mlxcel.hardware.host import require_mlx
+from mlxcel.models.drafters.published_mtp import head_name
 from mlxcel.models.gemma4_config import complete_config
 from mlxcel.models.lean import lean_modules
 from mlxcel.models.target import Target
@@ -61,10 +63,28 @@ def open_lazily(
     checkpoint = resolve(name, cache_dir=cache_dir, progress=progress)
     try:
         told = complete_config(load_config(checkpoint.path), str(checkpoint.path / "config.json"))
-        model, config = load_mlx_model(checkpoint.path, lazy=True, model_config=told)
+        model, config = load_mlx_model(
+            checkpoint.path, lazy=True, model_config=told, get_model_classes=_classes
+        )
     except (ValueError, KeyError, TypeError, FileNotFoundError, RuntimeError) as error:
         raise LoadError(f"{checkpoint.path}: {error}") from error
     return checkpoint, model, config
+
+
+def _classes(config: dict[str, Any]) -> tuple[type, type]:
+    """mlx-lm's classes of a model, which leaves out a head that the checkpoint has kept.
+
+    mlx-lm drops it from original checkpoints of Qwen3-Next, but not from converted ones.
+    """
+    model, args = _get_classes(config)
+    if model is not qwen3_next.Model:
+        return model, args
+
+    def sanitize(self: Any, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+        kept = {name: value for name, value in weights.items() if head_name(name) is None}
+        return model.sanitize(self, kept)  # type: ignore[no-any-return]
+
+    return type(model.__name__, (model,), {"sanitize": sanitize}), args
 
 
 def load_checkpoint(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten, tree_map, tree_unflatten
+from mlx.utils import tree_flatten, tree_map_with_path, tree_unflatten
 
 from mlxcel.errors import ConfigError, LoadError, MlxcelError
 from mlxcel.hardware.memory import device_bytes
@@ -162,7 +162,7 @@ class Quantized(NamedTuple):
 
 
 def quantize_projections(
-    model: nn.Module, bits: int, *, group_size: int = 64, keep: str = ""
+    model: nn.Module, bits: int, *, group_size: int = 64, keep: Collection[str] = ()
 ) -> Quantized:
     """Quantize the linear projections of a model in place; affine, and lazy.
 
@@ -176,13 +176,13 @@ def quantize_projections(
         Dense.
     bits, group_size : int
         As for ``mx.quantize``.
-    keep : str
-        Last part of the names of projections that stay.
+    keep : collection of str
+        Last parts of the names of projections that stay.
     """
     found: list[nn.Module] = []
 
     def form(path: str, module: nn.Module) -> bool | dict[str, Any]:
-        if type(module) is not nn.Linear or path.rpartition(".")[2] == keep:
+        if type(module) is not nn.Linear or path.rpartition(".")[2] in keep:
             return False
         columns = int(module.weight.shape[-1])
         group = next((size for size in (group_size, 32) if columns % size == 0), 0)
@@ -284,9 +284,11 @@ def _to_dense(model: nn.Module) -> None:
 
 
 def _cast(model: nn.Module, dtype: mx.Dtype) -> None:
-    def cast(value: Any) -> Any:
-        if isinstance(value, mx.array) and mx.issubdtype(value.dtype, mx.floating):
-            return value.astype(dtype)
-        return value
+    core = getattr(model, "language_model", model)
+    may_cast = getattr(core, "cast_predicate", lambda path: True)  # decays of recurrent layers
 
-    model.update(tree_map(cast, model.parameters()))
+    def cast(path: str, value: Any) -> Any:
+        floating = isinstance(value, mx.array) and mx.issubdtype(value.dtype, mx.floating)
+        return value.astype(dtype) if floating and may_cast(path) else value
+
+    model.update(tree_map_with_path(cast, model.parameters()))

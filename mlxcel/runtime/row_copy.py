@@ -49,7 +49,17 @@ class RowCopy:
         written : int
             Upper bound of the positions that have been written, the rejected ones and those of
             rounds in flight among them.
+
+        Raises
+        ------
+        ValueError
+            A layer keeps a recurrent state.
         """
+        if caches.states:
+            raise ValueError(
+                f"caches {sorted(caches.states)} keep a recurrent state, which belongs to one "
+                "length: no prefix of a row can be copied"
+            )
         layers = tuple(_taken(layer.keys, layer.values, row, length) for layer in caches.layers)
         rings = [layer.ring for layer in caches.layers if layer.ring is not None]
         wrapped = bool(rings) and written > min(rings)

@@ -13,7 +13,7 @@ from typing import Any
 
 from mlxcel.errors import LoadError
 
-__all__ = ["WeightFile", "read_weight_files"]
+__all__ = ["WeightFile", "listed", "read_weight_file", "read_weight_files"]
 
 _ITEM_BYTES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 1),
@@ -22,6 +22,7 @@ _ITEM_BYTES = {
     **dict.fromkeys(("U64", "I64", "F64", "C64"), 8),
 }
 _MAX_SHARDS = 10_000
+_SHOWN = 4  # names of a list in a message
 _SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\.safetensors")
 
 
@@ -73,7 +74,7 @@ def read_weight_files(folder: Path) -> list[WeightFile]:
         for name in _siblings(path.name):
             if name not in present:
                 raise LoadError(f"{folder / name}: missing; {path.name} is there")
-    return [_read(path) for path in paths]
+    return [read_weight_file(path) for path in paths]
 
 
 def _siblings(name: str) -> list[str]:
@@ -86,7 +87,21 @@ def _siblings(name: str) -> list[str]:
     return [f"{stem}-{i:0{digits}d}-of-{match[3]}.safetensors" for i in numbers]
 
 
-def _read(path: Path) -> WeightFile:
+def listed(names: list[str]) -> str:
+    """Names of tensors for a message, the first few of many."""
+    more = len(names) - _SHOWN
+    shown = ", ".join(names[:_SHOWN])
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def read_weight_file(path: Path) -> WeightFile:
+    """Header of one safetensors file.
+
+    Raises
+    ------
+    LoadError
+        It is damaged, truncated or padded.
+    """
     try:
         size = path.stat().st_size
         with path.open("rb") as file:

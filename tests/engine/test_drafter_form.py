@@ -95,7 +95,7 @@ def test_bytes_are_reported(
 
 def test_embeddings_norms_and_clusters_stay() -> None:
     assistant = tiny_assistant(Target(tiny.gemma4_model(), {}), ordered=True)
-    done = quantize_projections(assistant, 4, keep="centroids")
+    done = quantize_projections(assistant, 4, keep=("centroids",))
     assert done.projections == quantized(assistant) == 4 * 5 + 2
     assert type(assistant.model.embed_tokens) is nn.Embedding
     assert type(assistant.masked_embedding.centroids) is nn.Linear

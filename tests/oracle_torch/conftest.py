@@ -17,13 +17,23 @@ PYTHON = os.environ.get("ORACLE_PYTHON", str(HERE.parents[1] / ".oracle" / "bin"
 @pytest.fixture(scope="session")
 def oracle_cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with one pairing per family, and what transformers made of each."""
+    return _made(tmp_path_factory, "make_cases.py")
+
+
+@pytest.fixture(scope="session")
+def qwen_cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of Qwen's targets, whose head lies inside."""
+    return _made(tmp_path_factory, "make_qwen.py")
+
+
+def _made(tmp_path_factory: pytest.TempPathFactory, script: str) -> Path:
     if not Path(PYTHON).exists():
         pytest.skip("torch")
     folder = tmp_path_factory.mktemp("oracle")
     # Only the libraries of its own environment.
     environ = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     done = subprocess.run(
-        [PYTHON, str(HERE / "make_cases.py"), str(folder)],
+        [PYTHON, str(HERE / script), str(folder)],
         capture_output=True, text=True, env=environ | {"HF_HUB_OFFLINE": "1"}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

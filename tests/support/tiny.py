@@ -7,7 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
-from mlx_lm.models import gemma3_text, gemma4_text, llama, qwen2, qwen3
+from mlx_lm.models import gemma3_text, gemma4_text, llama, qwen2, qwen3, qwen3_5, qwen3_next
 
 from mlxcel.models.target import Target
 from mlxcel.runtime.checkpoint import Checkpoint
@@ -141,6 +141,76 @@ def gemma4_model(
         }
     )
     return _randomised(gemma4_text.Model(args), seed, 0.15)
+
+
+HYBRID = {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 4096, "full_attention_interval": 2,
+    "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 16,
+    "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4, "attention_bias": False,
+}  # fmt: skip
+EXPERTS = {
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 24, "decoder_sparse_step": 1, "norm_topk_prob": True,
+}  # fmt: skip
+
+
+def _remembering(model: Any, seed: int) -> Any:
+    """Decays of the recurrent layers that are slow enough for the whole text to matter."""
+    for at, layer in enumerate(model.layers):
+        if layer.is_linear:
+            keys = mx.random.split(mx.random.key(seed + 100 + at))
+            heads = layer.linear_attn.A_log.shape
+            decay = 0.02 + 0.3 * mx.random.uniform(shape=heads, key=keys[0])
+            layer.linear_attn.A_log = mx.log(decay)
+            layer.linear_attn.dt_bias = mx.random.normal(heads, key=keys[1])
+    mx.eval(model.parameters())
+    return model
+
+
+def qwen35_text(*, experts: bool = False, vocab: int = VOCAB, tied: bool = True) -> dict[str, Any]:
+    """``text_config`` of `qwen35_model`."""
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+    kind = "qwen3_5_moe_text" if experts else "qwen3_5_text"
+    return {
+        "model_type": kind, "vocab_size": vocab, "tie_word_embeddings": tied,
+        "rope_parameters": rope, **HYBRID, **(EXPERTS if experts else {}),
+    }  # fmt: skip
+
+
+def qwen35_model(
+    seed: int = 0, *, experts: bool = False, vocab: int = VOCAB, tied: bool = True
+) -> Any:
+    kind = "qwen3_5_moe" if experts else "qwen3_5"
+    text = qwen35_text(experts=experts, vocab=vocab, tied=tied)
+    args = qwen3_5.ModelArgs(model_type=kind, text_config=text)
+    return _remembering(_randomised(qwen3_5.Model(args), seed, 0.2), seed)
+
+
+def qwen3_next_config(*, experts: bool = True, vocab: int = VOCAB) -> dict[str, Any]:
+    """``config.json`` of `qwen3_next_model`."""
+    none = dict.fromkeys(EXPERTS, 0) | {"decoder_sparse_step": 1, "norm_topk_prob": True}
+    return {
+        "model_type": "qwen3_next", "vocab_size": vocab, "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.5, "mlp_only_layers": [], "tie_word_embeddings": False,
+        **HYBRID, **(EXPERTS if experts else none),
+    }  # fmt: skip
+
+
+def qwen3_next_model(seed: int = 0, *, experts: bool = True, vocab: int = VOCAB) -> Any:
+    config = qwen3_next_config(experts=experts, vocab=vocab)
+    args = qwen3_next.ModelArgs.from_dict(config)
+    return _remembering(_randomised(qwen3_next.Model(args), seed, 0.2), seed)
+
+
+HYBRIDS = {
+    "qwen3.5": qwen35_model,
+    "qwen3.5-moe": lambda seed=0: qwen35_model(seed, experts=True),
+    "qwen3-next": qwen3_next_model,
+    "qwen3-next-dense": lambda seed=0: qwen3_next_model(seed, experts=False),
+}
+"""Models with recurrent layers that slot caches serve."""
 
 
 def loaded(model: Any, *, eos: tuple[int, ...] = (), context: int | None = None) -> LoadedModel:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from mlxcel.models.drafters.gemma4_assistant_config import ASSISTANT_TYPES
 from mlxcel.models.drafters.mtp import MTP_TYPE
+from mlxcel.models.drafters.published_mtp import PUBLISHED_TYPE
 
 __all__ = ["FAMILIES", "Family", "family_of"]
 
@@ -19,24 +20,24 @@ class Family:
 
     Attributes
     ----------
-    kind : {"mtp", "assistant"} or None
-        What runs it; ``None`` for a kind that is known by name only.
+    kind : {"mtp", "published_mtp", "assistant"} or None
+        What loads it; ``None`` for a kind that is known by name only.
     title : str
         What it is, in words.
     """
 
-    kind: Literal["mtp", "assistant"] | None
+    kind: Literal["mtp", "published_mtp", "assistant"] | None
     title: str
 
 
 _ASSISTANT = Family("assistant", "Gemma 4 assistant")
-_MTP_LATER = Family(None, "multi-token-prediction head of Qwen 3.5, 3.6 and 3.8")
+_PUBLISHED_MTP = Family("published_mtp", "multi-token-prediction head of Qwen 3.5, 3.6 and 3.8")
 _EAGLE_LATER = Family(None, "EAGLE head")
 
 FAMILIES: dict[str, Family] = {
     MTP_TYPE: Family("mtp", "multi-token-prediction head made by mlxcel distill"),
     **dict.fromkeys(ASSISTANT_TYPES, _ASSISTANT),
-    "qwen3_5_mtp": _MTP_LATER,
+    PUBLISHED_TYPE: _PUBLISHED_MTP,
     "eagle": _EAGLE_LATER,
     "eagle3": _EAGLE_LATER,
 }

@@ -12,13 +12,14 @@ from __future__ import annotations
 import json
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_unflatten
-from mlx_lm.models import llama, qwen2, qwen3
+from mlx_lm.models import llama, qwen2, qwen3, qwen3_5, qwen3_next
 
 from mlxcel.errors import LoadError
 from mlxcel.models.target import Target
@@ -29,10 +30,18 @@ MTP_TYPE = "mlxcel_mtp"
 PREFIX = "mtp."
 DRAFT_IDS = "draft_ids"
 
-_LAYERS: dict[type, Any] = {
+
+def _full_attention(layer: Any) -> Callable[[Any], nn.Module]:
+    """A hybrid model's layer of full attention, of which its heads are made."""
+    return lambda args: layer(args, args.full_attention_interval - 1)
+
+
+_LAYERS: dict[type, Callable[[Any], nn.Module]] = {
     llama.Model: llama.TransformerBlock,
     qwen2.Model: qwen2.TransformerBlock,
     qwen3.Model: qwen3.TransformerBlock,
+    qwen3_5.TextModel: _full_attention(qwen3_5.DecoderLayer),
+    qwen3_next.Model: _full_attention(qwen3_next.Qwen3NextDecoderLayer),
 }
 _CHECKED = (
     "hidden_size",
@@ -63,7 +72,7 @@ class MTPHead(nn.Module):
 
     def __init__(self, target: Target, draft_ids: mx.array | None = None) -> None:
         super().__init__()
-        layer = _LAYERS.get(type(target.core))
+        layer = next((_LAYERS[kind] for kind in type(target.core).__mro__ if kind in _LAYERS), None)
         if layer is None or not target.split:
             known = ", ".join(sorted(kind.__module__.rpartition(".")[2] for kind in _LAYERS))
             raise LoadError(

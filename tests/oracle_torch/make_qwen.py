@@ -1,0 +1,159 @@
+"""Writes tiny random Qwen 3.5 checkpoints with their head, and what torch makes of them.
+
+Runs where torch and transformers are; nothing of this project is imported.
+
+    python make_qwen.py FOLDER
+
+transformers has no head for these models and refuses assisted generation with them, so the head
+is put together from its decoder layer and norm, as vLLM and the published tensor names have it.
+Per case there is a folder with ``target`` (the head inside, as published) and ``cases.npz``: by
+prompt length L the target's logits (``logits_L``), its greedy continuation (``greedy_L``), and for
+each j the four drafts after j tokens of that (``drafts_L_j``) with their logits
+(``draft_logits_L_j``), each from a fresh pass.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from make_cases import randomise
+from safetensors.torch import save_file
+from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5DecoderLayer, Qwen3_5RMSNorm
+
+VOCAB, DRAFTS, CONTINUED = 264, 4, 18
+PROMPTS = (1, 9, 23)
+SIZES = {
+    "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_conv_kernel_dim": 4, "max_position_embeddings": 512,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5,
+                        "mrope_section": [2, 1, 1]},
+    "attn_implementation": "eager", "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0,
+}  # fmt: skip
+CASES = {"qwen-tied": True, "qwen-untied": False}
+
+
+class Head(torch.nn.Module):
+    """The names of its state dict, behind ``mtp.``, are the published ones."""
+
+    def __init__(self, config: Qwen3_5TextConfig) -> None:
+        super().__init__()
+        size, eps = config.hidden_size, config.rms_norm_eps
+        own = copy.deepcopy(config)
+        own.layer_types = ["full_attention"]
+        own._attn_implementation = "eager"
+        self.fc = torch.nn.Linear(2 * size, size, bias=False)
+        self.pre_fc_norm_embedding = Qwen3_5RMSNorm(size, eps=eps)
+        self.pre_fc_norm_hidden = Qwen3_5RMSNorm(size, eps=eps)
+        self.layers = torch.nn.ModuleList([Qwen3_5DecoderLayer(own, 0)])
+        self.norm = Qwen3_5RMSNorm(size, eps=eps)
+
+    def forward(
+        self, target: torch.nn.Module, hidden: torch.Tensor, tokens: torch.Tensor
+    ) -> torch.Tensor:
+        """All pairs from position 0, without a cache."""
+        parts = [
+            self.pre_fc_norm_embedding(target.get_input_embeddings()(tokens)),
+            self.pre_fc_norm_hidden(hidden),
+        ]
+        x = self.fc(torch.cat(parts, dim=-1))
+        length = x.shape[1]
+        positions = torch.arange(length).view(1, 1, -1)
+        mask = torch.full((length, length), float("-inf")).triu(1)[None, None]
+        rotation = target.model.rotary_emb(x, positions)
+        return self.norm(
+            self.layers[0](x, position_embeddings=rotation, attention_mask=mask, cache=None)
+        )
+
+
+@torch.no_grad()
+def as_published(model: torch.nn.Module, seed: int) -> None:
+    """Norms as what is to be added to one, and decays slow enough for the text to matter."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, module in model.named_modules():
+        if isinstance(module, Qwen3_5RMSNorm):  # the gated norm is a multiplier
+            small = name.startswith("pre_fc")  # published multipliers are below a half there
+            noise = torch.randn(module.weight.shape, generator=generator)
+            module.weight.copy_(0.1 * noise - (0.6 if small else 0.0))
+        if hasattr(module, "A_log"):
+            module.A_log.copy_(
+                torch.log(0.02 + 0.3 * torch.rand(module.A_log.shape, generator=generator))
+            )
+            module.dt_bias.copy_(torch.randn(module.dt_bias.shape, generator=generator))
+
+
+def write(target: torch.nn.Module, head: Head, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    text = target.config.to_dict() | {
+        "model_type": "qwen3_5_text", "mtp_num_hidden_layers": 1, "full_attention_interval": 4,
+    }  # fmt: skip
+    config = {"model_type": "qwen3_5", "text_config": text}
+    (folder / "config.json").write_text(json.dumps(config, default=str))
+    tied = target.config.tie_word_embeddings
+    tensors = {
+        name.replace("model.", "model.language_model.", 1): value.clone().contiguous()
+        for name, value in target.state_dict().items()
+        if not (tied and name.startswith("lm_head"))
+    }
+    tensors |= {f"mtp.{name}": value.clone() for name, value in head.state_dict().items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@torch.no_grad()
+def drafts_after(
+    target: torch.nn.Module, head: Head, cached: list[int], pending: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The chained steps, from a fresh pass over what is cached."""
+    states = target.model(torch.tensor([cached])).last_hidden_state
+    after = [*cached[1:], pending]
+    tokens, logits = [], []
+    for _ in range(DRAFTS):
+        state = head(target, states, torch.tensor([after]))[:, -1:]
+        logits.append(target.lm_head(state)[0, 0].numpy())
+        tokens.append(int(logits[-1].argmax()))
+        states = torch.cat([states, state], dim=1)
+        after.append(tokens[-1])
+    return np.array(tokens), np.array(logits)
+
+
+@torch.no_grad()
+def cases_of(target: torch.nn.Module, head: Head) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+    for length in PROMPTS:
+        prompt = [(7 * at + 3 * length) % VOCAB for at in range(length)]
+        ids = torch.tensor([prompt])
+        greedy = target.generate(
+            ids, max_new_tokens=CONTINUED, do_sample=False, eos_token_id=None, pad_token_id=0
+        )[0, length:].tolist()
+        found[f"prompt_{length}"] = np.array(prompt)
+        found[f"greedy_{length}"] = np.array(greedy)
+        found[f"logits_{length}"] = target(ids).logits[0].numpy()
+        for at in range(CONTINUED - 1):
+            tokens, logits = drafts_after(target, head, [*prompt, *greedy[:at]], greedy[at])
+            found[f"drafts_{length}_{at}"] = tokens
+            found[f"draft_logits_{length}_{at}"] = logits
+    return found
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    for seed, (name, tied) in enumerate(CASES.items()):
+        target = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**SIZES, tie_word_embeddings=tied)).eval()
+        head = Head(target.config).eval()
+        for part in (target, head):
+            randomise(part, 31 + seed, 0.15)
+            as_published(part, 41 + seed)
+        write(target, head, folder / name / "target")
+        np.savez(folder / name / "cases.npz", **cases_of(target, head))
+        print(name, flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
