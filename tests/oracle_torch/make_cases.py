@@ -51,18 +51,25 @@ HEAD = {"backbone_hidden_size": 64, "num_centroids": 8, "centroid_intermediate_t
 NO_PLE = {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
 PLE = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB}
 UNIFIED = {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
-# name: fields of the target, of the assistant, ordered head, unified, how the target is written
+EXPERTS = UNIFIED | {
+    "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32,
+}  # fmt: skip
+# name: fields of the target, ordered head, unified, how the target is written
 FAMILIES = {
     "plain": (NO_PLE, False, False, "wrapped"),
     "ordered": (NO_PLE, True, False, "flat"),
     "per-layer": (PLE, False, False, "global"),
     "shared": (PLE | {"num_kv_shared_layers": 3}, True, False, "wrapped"),
     "unified": (UNIFIED, False, True, "wrapped"),
+    "experts": (NO_PLE | EXPERTS, False, False, "wrapped"),
 }
 
 
-def randomise(model: torch.nn.Module, seed: int, scale: float) -> None:
-    """Fresh models are near constant; norms and scalars are made to matter too."""
+def randomise(model: torch.nn.Module, seed: int) -> None:
+    """Fresh models are near constant; norms and scalars are made to matter too.
+
+    Queries are kept short: sharp attention would triple rounding from step to step.
+    """
     generator = torch.Generator().manual_seed(seed)
     named = [*model.named_parameters(), *model.named_buffers()]
     with torch.no_grad():
@@ -70,10 +77,10 @@ def randomise(model: torch.nn.Module, seed: int, scale: float) -> None:
             noise = torch.randn(value.shape, generator=generator)
             if name.endswith("token_ordering"):
                 value.copy_(torch.randperm(len(value), generator=generator))
-            elif value.ndim >= 2 and "weight" in name:
-                value.copy_(scale * noise)
+            elif value.ndim >= 2:
+                value.copy_(0.15 * noise)
             elif name.endswith(("norm.weight", "layer_scalar")) or "layernorm" in name:
-                value.copy_(1 + 0.2 * noise)
+                value.copy_((0.3 if "q_norm" in name else 1.0) + 0.2 * noise)
 
 
 def make_pair(name: str) -> tuple[torch.nn.Module, torch.nn.Module]:
@@ -85,14 +92,15 @@ def make_pair(name: str) -> tuple[torch.nn.Module, torch.nn.Module]:
         else (Gemma4TextConfig, Gemma4AssistantConfig, Gemma4ForCausalLM,
               Gemma4AssistantForCausalLM)
     )  # fmt: skip
-    own = UNIFIED if unified else NO_PLE
+    own = {} if unified else NO_PLE
+    own = own | {name: fields[name] for name in UNIFIED if name in fields}
     target = causal(text(**TARGET, **fields)).eval()
     config = whole(text_config=text(**ASSISTANT, **own), use_ordered_embeddings=ordered, **HEAD)
     config._attn_implementation = "eager"
     assistant = head(config).eval()
     seed = 1 + 2 * list(FAMILIES).index(name)
-    randomise(target, seed, 0.15)
-    randomise(assistant, seed + 1, 0.12)  # with 0.15 rounding triples from step to step
+    randomise(target, seed)
+    randomise(assistant, seed + 1)
     assistant.tie_weights()
     target.tie_weights()
     return target, assistant

@@ -28,7 +28,7 @@ from mlxcel.runtime.frame import Frame
 from mlxcel.runtime.loader import LoadedModel, load_checkpoint
 from tests.support.running import one
 
-FAMILIES = ("plain", "ordered", "per-layer", "shared", "unified")
+FAMILIES = ("plain", "ordered", "per-layer", "shared", "unified", "experts")
 PROMPTS = (9, 16, 23)
 WINDOW, DRAFTS, TOKENS = 16, 4, 18
 SETTINGS = Settings(length_step=64, prefill_chunk=7, max_width=8)
