@@ -42,7 +42,7 @@ class Pair:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--model", default="demo", show_default=True, help="Folder, hub id, GGUF, demo.")
-@click.option("--drafter", help="demo, lookup, a distilled folder, a Gemma 4 assistant, "
+@click.option("--drafter", help="demo, lookup, mtp, a distilled folder, a Gemma 4 assistant, "
               "or a draft model (default: demo for the model demo, lookup for any "
               "other).")  # fmt: skip
 @click.option("--prompt", help="A prompt of your own in place of the three standard ones.")

@@ -78,7 +78,7 @@ def summary(completion: Completion) -> str:
 @click.option("--prompt", "-p", required=True, help="The prompt; - reads standard input.")
 @click.option("--chat/--raw", default=None, help="Chat template (default: if there is one).")
 @click.option("--speculation", type=click.Choice(["auto", "on", "off"]), default="auto")
-@click.option("--drafter", help="demo, lookup, none, a distilled folder, a Gemma 4 assistant, "
+@click.option("--drafter", help="demo, lookup, mtp, none, a distilled folder, a Gemma 4 assistant, "
               "or a draft model (default: demo for the model demo, lookup for any "
               "other).")  # fmt: skip
 @click.option("--width", type=int, help="Block width K: 1 bonus token and K-1 drafts.")

@@ -76,7 +76,7 @@ class Announcer:
 
 @click.command(context_settings=HELP)
 @click.option("--model", "-m", default="demo", show_default=True, help="Folder, hub id, GGUF.")
-@click.option("--drafter", "--draft-model", help="demo, lookup, none, a distilled folder, "
+@click.option("--drafter", "--draft-model", help="demo, lookup, mtp, none, a distilled folder, "
               "a Gemma 4 assistant, or a draft model (default: demo for the model demo, lookup for "
               "any other).")  # fmt: skip
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")

@@ -26,7 +26,7 @@ from tests.engine.test_mtp import Recording, drafts_afresh
 from tests.support import tiny
 from tests.support.qwen import tiny_head
 from tests.support.running import classic as without
-from tests.support.running import one, run
+from tests.support.running import drain, one, run
 
 PROMPT = (3, 9, 20, 7, 11, 3, 9, 20)
 OTHER = tuple((5 * at + 2) % tiny.VOCAB for at in range(21))
@@ -214,6 +214,23 @@ def test_a_request_that_would_not_fit_is_told_by_its_states(twins: Any) -> None:
         held = max(held, engine.batch.caches.nbytes)
     assert most == rows
     assert held <= tight.cache_bytes
+
+
+def test_a_request_that_is_pushed_back_reads_its_text_again(twins: Any) -> None:
+    """No prefix of its state can be kept, so all of it is read a second time."""
+    model, answer = twins("qwen3.5")
+    _, other = twins("qwen3.5", OTHER)
+    settings = replace(SETTINGS, max_rows=1)
+    engine = Engine(model, drafter_of("head", model, {}, settings), settings)
+    sampling = SamplingParams(max_tokens=TOKENS)
+    first = engine.add(Request(prompt_ids=PROMPT, params=sampling, width=4))
+    before = [chunk for _ in range(8) for chunk in engine.step()]
+    assert 0 < sum(len(chunk.token_ids) for chunk in before) < TOKENS
+    second = engine.add(Request(prompt_ids=OTHER, params=sampling, width=4, priority=-1))
+    done, chunks = drain(engine, before)
+    assert [chunk.request_id for chunk in chunks if chunk.completion] == [second, first]
+    assert done[first].token_ids == answer.token_ids
+    assert done[second].token_ids == other.token_ids
 
 
 # -- the exactness probe ---------------------------------------------------------------

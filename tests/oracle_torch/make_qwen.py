@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from make_cases import randomise
 from safetensors.torch import save_file
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5DecoderLayer, Qwen3_5RMSNorm
@@ -74,19 +73,21 @@ class Head(torch.nn.Module):
 
 
 @torch.no_grad()
-def as_published(model: torch.nn.Module, seed: int) -> None:
+def randomise(model: torch.nn.Module, seed: int) -> None:
     """Norms as what is to be added to one, and decays slow enough for the text to matter."""
     generator = torch.Generator().manual_seed(seed)
-    for name, module in model.named_modules():
-        if isinstance(module, Qwen3_5RMSNorm):  # the gated norm is a multiplier
-            small = name.startswith("pre_fc")  # published multipliers are below a half there
-            noise = torch.randn(module.weight.shape, generator=generator)
-            module.weight.copy_(0.1 * noise - (0.6 if small else 0.0))
-        if hasattr(module, "A_log"):
-            module.A_log.copy_(
-                torch.log(0.02 + 0.3 * torch.rand(module.A_log.shape, generator=generator))
-            )
-            module.dt_bias.copy_(torch.randn(module.dt_bias.shape, generator=generator))
+    for name, value in model.named_parameters():
+        noise = torch.randn(value.shape, generator=generator)
+        if value.ndim >= 2:
+            value.copy_(0.15 * noise)
+        elif name.endswith("A_log"):
+            value.copy_(torch.log(0.02 + 0.15 * noise.abs()))
+        elif name.endswith("dt_bias"):
+            value.copy_(noise)
+        elif name.endswith("linear_attn.norm.weight"):  # the gated norm is a multiplier
+            value.copy_(1 + 0.2 * noise)
+        else:  # published multipliers before ``fc`` are below a half
+            value.copy_(0.1 * noise - (0.6 if name.startswith("pre_fc") else 0.0))
 
 
 def write(target: torch.nn.Module, head: Head, folder: Path) -> None:
@@ -147,9 +148,8 @@ def main(folder: Path) -> None:
     for seed, (name, tied) in enumerate(CASES.items()):
         target = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**SIZES, tie_word_embeddings=tied)).eval()
         head = Head(target.config).eval()
-        for part in (target, head):
-            randomise(part, 31 + seed, 0.15)
-            as_published(part, 41 + seed)
+        randomise(target, 31 + 2 * seed)
+        randomise(head, 32 + 2 * seed)
         write(target, head, folder / name / "target")
         np.savez(folder / name / "cases.npz", **cases_of(target, head))
         print(name, flush=True)

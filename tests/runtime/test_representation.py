@@ -132,3 +132,13 @@ def test_a_gpu_keeps_the_type_of_the_checkpoint() -> None:
     network.set_dtype(mx.bfloat16)
     found = represent(network, "dense", backend="cuda", free=PLENTY)
     assert found.dtype == "bfloat16"
+
+
+def test_decays_of_recurrent_layers_stay_as_exact_as_they_are() -> None:
+    network = tiny.qwen35_model()
+    network.set_dtype(mx.bfloat16)
+    layer = network.layers[0].linear_attn
+    layer.A_log = layer.A_log.astype(mx.float32)
+    represent(network, "stored", backend="cuda", free=PLENTY)
+    assert layer.A_log.dtype == mx.float32
+    assert {layer.dt_bias.dtype, layer.in_proj_a.weight.dtype} == {mx.bfloat16}
