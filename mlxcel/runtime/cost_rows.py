@@ -1,8 +1,9 @@
 """One row with a filled cache, on which passes are repeated from the same length.
 
 `SlotRow` runs the engine's own passes (`mlxcel.runtime.batch.Batch`). `NativeRow` is for models
-that slot caches cannot serve (recurrent layers): it runs mlx-lm's caches, and after a verify the
-state before it is put back by reference, so the replay of accepted tokens is not in its cost.
+with recurrent layers, whose state has no length that could be put back: it runs mlx-lm's caches,
+and after a verify the state before it is put back by reference, so the replay of accepted tokens
+is not in its cost.
 
 A verify accepts nothing here, whatever was drafted: the acceptance is computed as always, but no
 draft may count, so lengths advance by one and all rounds of a sample have one shape.
@@ -90,7 +91,7 @@ def row_of(target: Target, context: int, *, widest: int, length_step: int) -> Co
     length_step : int
         As for the engine's caches.
     """
-    if target.layout.windows is None:
+    if target.layout.windows is None or target.layout.states:
         return NativeRow(target, context)
     return SlotRow(target, context, widest=widest, length_step=length_step)
 
