@@ -61,7 +61,7 @@ class Soak:
                 self.statuses[response.status] += 1
             kind = "refused"
             if response.status == 200:
-                kind = self._read(response, stream, rng.randint(0, 20) if drop else None)
+                kind = self._read(response, stream, rng.randint(0, 3) if drop else None)
             else:
                 response.read()
                 time.sleep(0.1)
