@@ -69,7 +69,8 @@ def main(folder: Path, address: str) -> None:
             take(page, folder / f"{name}.png")
         prepare(page, address, 1100)
         page.part("race").click()
-        page.until(lambda: page.text("verdict"), "the race ends", 240)
+        ended = ".column[data-state=done]"
+        page.until(lambda: len(page.all(ended)) == 2, "the race ends", 240)
         page.ended(2)
         if "equal" not in page.text("verdict"):
             raise SystemExit(page.text("verdict"))
