@@ -70,7 +70,9 @@ def install(app: Flask, config: WebConfig) -> None:
         if origin and (origin in config.cors_origins or "*" in config.cors_origins):
             response.headers["Access-Control-Allow-Origin"] = origin
             response.headers["Access-Control-Allow-Methods"] = "GET, POST, OPTIONS"
-            response.headers["Access-Control-Allow-Headers"] = ALLOWED_HEADERS
+            # The official clients send a dozen of their own, which grow with every version.
+            asked = request.headers.get("Access-Control-Request-Headers")
+            response.headers["Access-Control-Allow-Headers"] = asked or ALLOWED_HEADERS
             response.headers["Access-Control-Max-Age"] = "600"
         return response
 

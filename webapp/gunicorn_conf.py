@@ -14,7 +14,7 @@ from typing import Any
 bind = os.environ.get("WEBAPP_BIND", "127.0.0.1:8000")
 workers = int(os.environ.get("WEBAPP_WORKERS", "1"))
 threads = int(os.environ.get("WEBAPP_THREADS", "128"))
-worker_class = "gthread"
+worker_class = "webapp.worker.Worker"
 preload_app = False
 timeout = 60  # of a worker that does not answer its master; streams may take longer
 graceful_timeout = int(os.environ.get("WEBAPP_GRACE", "30"))

@@ -12,7 +12,16 @@ from mlxcel.errors import RequestError
 from webapp.config import WebConfig
 from webapp.errors import ApiError
 
-__all__ = ["Slots", "budget", "gone"]
+__all__ = ["Slots", "SlowClient", "budget", "gone"]
+
+
+class SlowClient(Exception):
+    """The client takes too long to send its request."""
+
+    @staticmethod
+    def answer() -> ApiError:
+        """What it is told."""
+        return ApiError(408, "the request did not come in time: send it faster", code="slow")
 
 
 class Slots:

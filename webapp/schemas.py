@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 from flask import request
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
+from werkzeug.exceptions import HTTPException
 
 from webapp.errors import ApiError
+from webapp.limits import SlowClient
 
 __all__ = ["Extensions", "Ignored", "OneOrMore", "Sampling", "StreamOptions", "Strict", "parse"]
 
@@ -125,6 +127,18 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
+def _read() -> bytes:
+    """The bytes of the body; its server raises errors of its own where they are damaged."""
+    try:
+        return request.get_data()
+    except HTTPException:
+        raise
+    except SlowClient as error:
+        raise SlowClient.answer() from error
+    except Exception as error:
+        raise ApiError(400, f"the body cannot be read: {str(error)[:200]}") from error
+
+
 def _whole_body() -> Any:
     """The JSON in the body.
 
@@ -139,7 +153,7 @@ def _whole_body() -> Any:
             f"the body must be application/json, got {request.mimetype or 'no content type'!r}: "
             "set the header Content-Type",
         )
-    raw = request.get_data()
+    raw = _read()
     limit = request.max_content_length
     # Without a Content-Length a body is cut off at the limit, silently.
     if limit is not None and request.content_length is None and len(raw) >= limit:

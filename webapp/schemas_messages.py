@@ -141,7 +141,7 @@ class MessagesRequest(Extensions):
     temperature: float | None = Field(None, ge=0, le=1)
     top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=0, le=2**31 - 1)
-    stop_sequences: list[str] | None = None
+    stop_sequences: list[Annotated[str, Field(min_length=1)]] | None = Field(None, max_length=16)
     stream: bool | None = None
     tools: list[AnthropicTool] | None = Field(None, max_length=128)
     tool_choice: AnthropicChoice | None = None
@@ -152,6 +152,11 @@ class MessagesRequest(Extensions):
 
     @model_validator(mode="after")
     def _consistent(self) -> MessagesRequest:
+        if self.messages[-1].role == "assistant":
+            raise ValueError(
+                "messages ends with the assistant, but an answer that is begun is not continued "
+                "here: end with the user"
+            )
         choice = self.tool_choice
         if choice is None or choice.type == "none":
             return self

@@ -1,6 +1,6 @@
 """A server that speaks the API as the page needs it, with scripted answers and faults.
 
-For the tests of the page and for its screenshots::
+For the tests of the page, and to try it without a model::
 
     python -m tests.web.page_server        # on 127.0.0.1:8123, figures of a real pairing
 """

@@ -97,6 +97,9 @@ def test_other_origins_only_by_name(front: FakeFront) -> None:
     assert preflight.status_code == 204
     assert preflight.headers["Access-Control-Allow-Origin"] == "https://a.example"
     assert "Authorization" in preflight.headers["Access-Control-Allow-Headers"]
+    theirs = origin | {"Access-Control-Request-Headers": "authorization,x-stainless-os"}
+    allowed = client.options(CHAT, headers=theirs).headers["Access-Control-Allow-Headers"]
+    assert allowed == "authorization,x-stainless-os"
     assert client.post(CHAT, json=ASK, headers=origin).headers["Access-Control-Allow-Origin"]
     other = client.options(CHAT, headers={"Origin": "https://b.example"})
     assert "Access-Control-Allow-Origin" not in other.headers

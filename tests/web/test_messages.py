@@ -116,3 +116,15 @@ def test_errors_have_the_mark_that_its_clients_want(tiny: FlaskClient) -> None:
         {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
     ):  # fmt: skip
         refused(tiny.post(PATH, json=ASK | wrong), 400)
+
+
+def test_refusals_name_the_fields_of_this_form(fake: FlaskClient) -> None:
+    for stops in ([""], ["a"] * 17):
+        error = refused(fake.post(PATH, json=ASK | {"stop_sequences": stops}), 400)
+        assert error["param"].startswith("stop_sequences")
+
+
+def test_an_answer_that_is_begun_is_refused_not_restarted(fake: FlaskClient) -> None:
+    begun = [*HELLO, {"role": "assistant", "content": "The"}]
+    error = refused(fake.post(PATH, json=ASK | {"messages": begun}), 400)
+    assert "end with the user" in error["message"]

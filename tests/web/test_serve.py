@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,51 @@ def test_a_client_that_leaves_ends_its_request(server: Server, stream: bool) -> 
         sock.sendall((head + body).encode())
         assert soon(lambda: not server.idle())
     assert soon(server.idle, 3.0)
+
+
+def exchange(server: Server, *pieces: bytes) -> bytes:
+    """All that the server says to bytes."""
+    host, _, port = server.address.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as sock:
+        for piece in pieces:
+            sock.sendall(piece)
+        return b"".join(iter(lambda: sock.recv(65536), b""))
+
+
+HEAD = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n".encode()
+AS_JSON = HEAD + b"Content-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "pieces"),
+    [
+        (400, (b"G@T / HTTP/1.1\r\n\r\n",)),
+        (400, (AS_JSON + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",)),
+        (400, (HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n",)),
+        (413, (AS_JSON + b"Content-Length: 20971520\r\n\r\n", *[bytes(2**20)] * 20)),
+        (414, (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n",)),
+        (431, (HEAD + b"X: " + b"a" * 20000 + b"\r\n\r\n",)),
+    ],
+)
+def test_what_is_no_request_is_answered_in_the_one_shape(
+    server: Server, status: int, pieces: tuple[bytes, ...]
+) -> None:
+    head, _, body = exchange(server, *pieces).partition(b"\r\n\r\n")
+    assert int(head.split()[1]) == status
+    assert json.loads(body)["error"]["message"]
+
+
+def test_clients_that_stay_after_the_end_hold_nobody_up(server: Server) -> None:
+    host, _, port = server.address.removeprefix("http://").partition(":")
+    ask = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    with ExitStack() as stack:
+        for _ in range(20):
+            sock = socket.create_connection((host, int(port)), timeout=10)
+            stack.enter_context(sock).sendall(ask)
+        time.sleep(0.2)
+        began = time.monotonic()
+        assert server.get("/health")[0] == 200
+        assert time.monotonic() - began < 1.5
 
 
 def asks(server: Server, at: int) -> int:

@@ -188,6 +188,8 @@ part("ask-form").addEventListener("submit", (event) => {
 });
 part("race").addEventListener("click", race);
 part("stop").addEventListener("click", () => stopping?.abort());
+// A browser that keeps the page for the way back would keep its stream too, which nobody reads.
+window.addEventListener("pagehide", () => stopping?.abort());
 part("keep-seed").addEventListener("click", () => {
   part("seed").value = String(usedSeed);
   announcer.status(`Seed ${usedSeed} is kept.`);

@@ -136,3 +136,11 @@ def test_nothing_measured_is_said_and_measured_widths_are_drawn(
     assert page.all("#chart svg")[0].get_attribute("aria-label") == page.text("chart-text")
     assert "width 2, 3, 4, 5, 6, 8" in page.text("chart-text")
     assert "measured 1.85x over 4 bursts" in page.text("gate-now")
+
+
+def test_leaving_the_page_ends_what_runs(page: Page, server: PageServer) -> None:
+    server.script = Script(text=ANSWER * 5, step=0.05)
+    page.part("ask").click()
+    page.until(lambda: page.joined(".answer"), "text arrives")
+    page.driver.get("about:blank")
+    assert server.gone.wait(2)
