@@ -26,7 +26,7 @@ from mlxcel.models.target import Target
 from mlxcel.runtime.checkpoint import read_object
 from mlxcel.runtime.weight_files import WeightFile, listed, read_weight_file
 
-__all__ = ["eagle_by_tensors", "load_eagle"]
+__all__ = ["eagle_by_tensors", "head_for", "load_eagle"]
 
 _PICKLE = "pytorch_model.bin"
 _CONVERT = (
@@ -44,6 +44,7 @@ _RENAMED = (  # speculators' and vLLM's names, by their beginnings
 _UNUSED = ("rotary_emb.", "layers.0.self_attn.rotary_emb.", "midlayer.self_attn.rotary_emb.")
 
 Head = EagleHead | Eagle3Head
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 def eagle_by_tensors(folder: Path) -> EagleKind | None:
@@ -104,23 +105,66 @@ def load_eagle(folder: Path, target: Target) -> tuple[Head, list[WeightFile]]:
     kind = named_kind(config) or eagle_by_tensors(folder)
     if kind is None:
         raise LoadError(f"{path}: describes no EAGLE head, and no tensor is one's (fc.weight)")
-    read = read_eagle(config, kind, str(path))
-    check_pair(read, kind, target, str(path))
+    check_pair(read_eagle(config, kind, str(path)), kind, target, str(path))
     files = _files(folder)
-    sources = _sources(files, kind)
-    shapes = {name: files[at].shapes[full] for name, (at, full) in sources.items()}
-    head = _built(read, kind, target, shapes, path)
-    wanted = _matched(head, shapes, read, config, str(folder))
-    arrays = _arrays(files, sources)
+    shapes = {name: shape for file in files for name, shape in file.shapes.items()}
+    head, sources = head_for(config, kind, shapes, target, str(path))
+    held: dict[str, Any] = {}
+    for file in files:
+        held |= mx.load(str(file.path))  # type: ignore[arg-type]
+    arrays = {name: held[full] for name, full in sources.items()}
     dtype = target.body.norm.weight.dtype
+    wanted = flat_weights(head)
     head.update(tree_unflatten([(name, _served(arrays[name], dtype)) for name in wanted]))
     if isinstance(head, Eagle3Head):
-        head.restrict(_draft_ids(arrays, read, folder))
+        head.restrict(_draft_ids(arrays, folder, target.core.args.vocab_size))
         _share_equal_embedding(head, target)
     head.eval()
     mx.eval(head.parameters(), [] if head.draft_ids is None else head.draft_ids)
     target.tap(head.taps)
     return head, files
+
+
+def head_for(
+    config: Mapping[str, Any], kind: EagleKind, shapes: Shapes, target: Target, where: str
+) -> tuple[Head, dict[str, str]]:
+    """Make a head without weights, once everything has been checked.
+
+    Parameters
+    ----------
+    config : mapping
+        Its ``config.json``.
+    kind : {"eagle", "eagle3"}
+        Of the head.
+    shapes : mapping of str to tuple of int
+        Of the checkpoint's tensors, by their names there.
+    target : Target
+        The model it shall draft for; read, and not tapped.
+    where : str
+        The config file, for messages.
+
+    Returns
+    -------
+    EagleHead or Eagle3Head
+        With the quantized modules that the checkpoint has.
+    dict of str to str
+        The checkpoint's names of what it needs, by the head's names.
+
+    Raises
+    ------
+    LoadError
+        Names what is missing, of another shape, or of no head that is known here.
+    """
+    read = read_eagle(config, kind, where)
+    check_pair(read, kind, target, where)
+    sources = _sources(shapes, kind)
+    held = {name: tuple(shapes[full]) for name, full in sources.items()}
+    head = _built(read, kind, target, held, where)
+    table = config.get("quantization") or config.get("quantization_config") or {}
+    parts = {name: Part(shape, (name,), itemgetter(name)) for name, shape in held.items()}
+    quantized_as(head, parts, str(table.get("mode", "affine")), where)
+    _match(head, read, held, where)
+    return head, sources
 
 
 def _files(folder: Path) -> list[WeightFile]:
@@ -146,24 +190,19 @@ def _renamed(name: str, kind: EagleKind) -> str:
     return name
 
 
-def _sources(files: list[WeightFile], kind: EagleKind) -> dict[str, tuple[int, str]]:
-    """Where each tensor of the head lies: which file, and its name there."""
-    found: dict[str, tuple[int, str]] = {}
-    for at, file in enumerate(files):
-        for full in file.shapes:
-            name = _renamed(full, kind)
-            copied = kind == "eagle" and name in (_EMBEDDING, "lm_head.weight")  # the target's
-            if not copied and not name.startswith(_UNUSED):
-                found[name] = (at, full)
+def _sources(shapes: Shapes, kind: EagleKind) -> dict[str, str]:
+    """The checkpoint's names of the head's tensors, by the head's names."""
+    found: dict[str, str] = {}
+    for full in shapes:
+        name = _renamed(full, kind)
+        copied = kind == "eagle" and name in (_EMBEDDING, "lm_head.weight")  # the target's
+        if not copied and not name.startswith(_UNUSED):
+            found[name] = full
     return found
 
 
 def _built(
-    config: EagleConfig,
-    kind: EagleKind,
-    target: Target,
-    shapes: Mapping[str, tuple[int, ...]],
-    path: Path,
+    config: EagleConfig, kind: EagleKind, target: Target, shapes: Shapes, where: str
 ) -> Head:
     """The head without weights."""
     try:
@@ -172,46 +211,29 @@ def _built(
         has_bias = "fc.bias" in shapes
         return EagleHead(config, target, bias=has_bias if config.bias is None else config.bias)
     except (LoadError, ValueError, KeyError) as error:  # the last two of an unknown rotation
-        raise LoadError(f"{path}: {error}") from error
+        raise LoadError(f"{where}: {error}") from error
 
 
-def _matched(
-    head: Head,
-    shapes: Mapping[str, tuple[int, ...]],
-    read: EagleConfig,
-    config: Mapping[str, Any],
-    where: str,
-) -> list[str]:
-    """Names of the head's tensors, all of which the folder has, with the right shapes."""
-    parts = {name: Part(shape, (name,), itemgetter(name)) for name, shape in shapes.items()}
-    table = config.get("quantization") or config.get("quantization_config") or {}
-    quantized_as(head, parts, str(table.get("mode", "affine")), where)
-    weights = {name: tuple(value.shape) for name, value in flat_weights(head).items()}
-    wanted, tables = dict(weights), {}
+def _match(head: Head, read: EagleConfig, shapes: Shapes, where: str) -> None:
+    """Refuse a checkpoint whose tensors are not those of the head, all of them and no others."""
+    wanted = {name: tuple(value.shape) for name, value in flat_weights(head).items()}
     if isinstance(head, Eagle3Head):
-        tables[_OFFSETS] = (read.draft_vocab_size,)
-        if _USED in shapes:
-            tables[_USED] = (read.args.vocab_size,)
         if read.draft_vocab_size < read.args.vocab_size or _OFFSETS in shapes:
-            wanted |= tables
+            wanted[_OFFSETS] = (read.draft_vocab_size,)
+        if _USED in shapes:
+            wanted[_USED] = (read.args.vocab_size,)
     missing = sorted(wanted.keys() - shapes.keys())
     if missing:
         raise LoadError(f"{where}: the head lacks {listed(missing)}; fetch the checkpoint again")
     for name, shape in wanted.items():
         if shapes[name] != shape:
             raise LoadError(f"{where}: {name} has shape {shapes[name]}, expected {shape}")
-    unknown = sorted(shapes.keys() - wanted.keys() - tables.keys())
+    unknown = sorted(shapes.keys() - wanted.keys())
     if unknown:
         raise LoadError(
             f"{where}: has tensors that are no part of such a head: {listed(unknown)}; it is of a "
             "variant that is not known here"
         )
-    return list(weights)
-
-
-def _arrays(files: list[WeightFile], sources: Mapping[str, tuple[int, str]]) -> dict[str, mx.array]:
-    loaded: list[Any] = [mx.load(str(file.path)) for file in files]
-    return {name: loaded[at][full] for name, (at, full) in sources.items()}
 
 
 def _served(array: mx.array, dtype: mx.Dtype) -> mx.array:
@@ -219,9 +241,7 @@ def _served(array: mx.array, dtype: mx.Dtype) -> mx.array:
     return array.astype(dtype) if mx.issubdtype(array.dtype, mx.floating) else array
 
 
-def _draft_ids(
-    arrays: Mapping[str, mx.array], config: EagleConfig, folder: Path
-) -> mx.array | None:
+def _draft_ids(arrays: Mapping[str, mx.array], folder: Path, size: int) -> mx.array | None:
     """The target's ids of the draft vocabulary: its own number plus an offset, for each.
 
     Raises
@@ -231,8 +251,8 @@ def _draft_ids(
     """
     if _OFFSETS not in arrays:
         return None
-    size = config.args.vocab_size
-    ids = arrays[_OFFSETS].astype(mx.int64) + mx.arange(config.draft_vocab_size)
+    offsets = arrays[_OFFSETS].astype(mx.int64)
+    ids = offsets + mx.arange(offsets.shape[0])
     if bool(mx.any((ids < 0) | (ids >= size)).item()):
         raise LoadError(
             f"{folder}: {_OFFSETS} leads out of the vocabulary of {size}; it must hold offsets, "
