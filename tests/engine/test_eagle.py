@@ -1,4 +1,4 @@
-"""EAGLE heads in the engine: exact output, and the drafts that a computation from the text makes."""
+"""EAGLE heads in the engine: exact output, and drafts that come from nothing but the text."""
 
 from __future__ import annotations
 

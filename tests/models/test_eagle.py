@@ -18,8 +18,8 @@ from mlxcel.errors import LoadError
 from mlxcel.models.drafters.eagle3 import usual_places
 from mlxcel.models.drafters.eagle_config import check_pair, named_kind, read_eagle
 from mlxcel.models.lean import lean_modules
-from mlxcel.models.target import Target
 from mlxcel.models.taps import Taps
+from mlxcel.models.target import Target
 from mlxcel.runtime.eagle_files import head_for
 from tests.models.test_mtp import PAIRS, STEPS, chained
 from tests.support import tiny
@@ -219,7 +219,7 @@ def test_another_target(model: Any, kind: Any, change: dict[str, Any], message: 
 
 def test_a_target_of_another_kind() -> None:
     config = read_eagle(config_of(), "eagle", "here")
-    with pytest.raises(LoadError, match="targets of the Llama kind .* not for 'gemma3_text'"):
+    with pytest.raises(LoadError, match=r"targets of the Llama kind .* not for 'gemma3_text'"):
         check_pair(config, "eagle", Target(tiny.gemma3_model(), {}), "here")
 
 
