@@ -28,7 +28,7 @@ from tests.support.running import one, run
 
 PROMPT = (3, 9, 20, 7, 11, 3, 9, 20)
 SETTINGS = Settings(length_step=64, prefill_chunk=3, max_width=8)
-TOKENS = 28
+TOKENS = 40
 SCRIPT = [3, 0, 6, 1, 5, 0, 2, 4]
 CALM = 0.2
 HOT = {"temperature": 0.7, "seed": 5}

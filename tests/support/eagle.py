@@ -29,7 +29,7 @@ def config_of(vocab: int = tiny.VOCAB, drafts: int | None = None, **more: Any) -
     own = {} if drafts is None else {"draft_vocab_size": drafts}
     return {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32,
-        "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2,
         "num_hidden_layers": 1, "hidden_act": "silu", "rms_norm_eps": 1e-5, "vocab_size": vocab,
         "max_position_embeddings": 2048, **own, **more,
     }  # fmt: skip
