@@ -43,8 +43,8 @@ class Pair:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--model", default="demo", show_default=True, help="Folder, hub id, GGUF, demo.")
 @click.option("--drafter", help="demo, lookup, mtp, a distilled folder, a Gemma 4 assistant, "
-              "or a draft model (default: demo for the model demo, lookup for any "
-              "other).")  # fmt: skip
+              "an EAGLE head, or a draft model (default: demo for the model demo, lookup for "
+              "any other).")  # fmt: skip
 @click.option("--prompt", help="A prompt of your own in place of the three standard ones.")
 @click.option("--width", type=int, default=4, show_default=True, help="Block width K.")
 @click.option("--max-tokens", type=int, default=64, show_default=True, help="Of each answer.")

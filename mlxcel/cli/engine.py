@@ -70,8 +70,8 @@ def socket_path(given: str | None, settings: Settings) -> str:
 @click.group(context_settings=HELP, invoke_without_command=True)
 @click.option("--model", "-m", default="demo", show_default=True, help="Folder, hub id, GGUF.")
 @click.option("--drafter", help="demo, lookup, mtp, none, a distilled folder, a Gemma 4 assistant, "
-              "or a draft model (default: demo for the model demo, lookup for any "
-              "other).")  # fmt: skip
+              "an EAGLE head, or a draft model (default: demo for the model demo, lookup for "
+              "any other).")  # fmt: skip
 @click.option("--socket", metavar="PATH", help="Where to listen (default: mlxcel.sock in "
               "$XDG_RUNTIME_DIR, else in the cache folder).")  # fmt: skip
 @click.option("--drain-seconds", type=click.FloatRange(0, 86400), default=30.0, show_default=True,

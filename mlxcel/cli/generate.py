@@ -79,8 +79,8 @@ def summary(completion: Completion) -> str:
 @click.option("--chat/--raw", default=None, help="Chat template (default: if there is one).")
 @click.option("--speculation", type=click.Choice(["auto", "on", "off"]), default="auto")
 @click.option("--drafter", help="demo, lookup, mtp, none, a distilled folder, a Gemma 4 assistant, "
-              "or a draft model (default: demo for the model demo, lookup for any "
-              "other).")  # fmt: skip
+              "an EAGLE head, or a draft model (default: demo for the model demo, lookup for "
+              "any other).")  # fmt: skip
 @click.option("--width", type=int, help="Block width K: 1 bonus token and K-1 drafts.")
 @click.option("--max-tokens", "-n", type=int, default=256, show_default=True)
 @click.option("--temperature", "-t", type=float, default=0.0, show_default=True)

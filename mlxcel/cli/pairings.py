@@ -15,8 +15,8 @@ from mlxcel.decide.pairings import KNOWN_PAIRINGS, KnownPairing
 __all__ = ["pairings"]
 
 UNTRIED = (
-    "Assistants and heads are checked on tiny checkpoints of their layout against transformers; we "
-    "have not run the published weights."
+    "Assistants and heads are checked on tiny checkpoints of their layout, against transformers or "
+    "(EAGLE) against their equations in NumPy; we have not run the published weights."
 )
 
 

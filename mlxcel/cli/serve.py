@@ -77,8 +77,8 @@ class Announcer:
 @click.command(context_settings=HELP)
 @click.option("--model", "-m", default="demo", show_default=True, help="Folder, hub id, GGUF.")
 @click.option("--drafter", "--draft-model", help="demo, lookup, mtp, none, a distilled folder, "
-              "a Gemma 4 assistant, or a draft model (default: demo for the model demo, lookup for "
-              "any other).")  # fmt: skip
+              "a Gemma 4 assistant, an EAGLE head, or a draft model (default: demo for the "
+              "model demo, lookup for any other).")  # fmt: skip
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
               help="0 takes a free one.")  # fmt: skip

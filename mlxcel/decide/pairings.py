@@ -90,6 +90,21 @@ def _qwen(name: str, target: str, kind: str, parameters: int = 0) -> KnownPairin
     )
 
 
+def _eagle(
+    name: str, target: str, drafter: str, kind: str, parameters: int, more: str
+) -> KnownPairing:
+    return KnownPairing(
+        name=name,
+        targets=(target,),
+        drafters=(drafter,),
+        model_types=("llama", kind),
+        drafter_parameters=parameters,
+        supported=True,
+        needs=f"both checkpoints; {more}",
+        source="SafeAILab/EAGLE and vLLM, which load it; sizes from the target's config",
+    )
+
+
 KNOWN_PAIRINGS: tuple[KnownPairing, ...] = (
     KnownPairing(
         name="demo",
@@ -113,6 +128,16 @@ KNOWN_PAIRINGS: tuple[KnownPairing, ...] = (
     _qwen("qwen3.6-35b-a3b", "Qwen/Qwen3.6-35B-A3B", "qwen3_5_moe", 844_640_768),
     _qwen(
         "qwen3-next-80b-a3b", "Qwen/Qwen3-Next-80B-A3B-Instruct", "qwen3_next", 1_650_471_424
+    ),
+    _eagle(
+        "eagle3-llama-3.1-8b", "meta-llama/Llama-3.1-8B-Instruct",
+        "RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3", "eagle3", 424_689_664,
+        "the authors' own head (yuhuili/EAGLE3-LLaMA3.1-Instruct-8B) is a pickle, to be converted",
+    ),
+    _eagle(
+        "eagle-llama-3-8b", "meta-llama/Meta-Llama-3-8B-Instruct",
+        "yuhuili/EAGLE-LLaMA3-Instruct-8B", "eagle", 251_662_336,
+        "a head that is a pickle has to be converted once; loading it says how",
     ),
 )
 """In the order in which they are listed."""

@@ -258,19 +258,22 @@ class _OwnPrefill:
 
 
 class MtpDrafter(DeviceDrafter):
-    """A multi-token-prediction head that reads the target's hidden states.
+    """A head that reads the target's hidden states: multi-token-prediction or EAGLE.
 
     Parameters
     ----------
     chain : MtpChain
         The head with a cache of its own.
+    kind : str
+        Name shown in statistics.
     fingerprint : str
         Of its weights.
     """
 
-    kind = "mtp"
-
-    def __init__(self, chain: MtpChain, *, fingerprint: str = "mtp") -> None:
+    def __init__(
+        self, chain: MtpChain, kind: str = "mtp", *, fingerprint: str = "mtp"
+    ) -> None:
+        self.kind = kind
         self._chain = chain
         self.fingerprint = fingerprint
         self._speculating: set[int] = set()

@@ -29,6 +29,7 @@ from mlxcel.runtime.assistant import AssistantChain
 from mlxcel.runtime.assistant_files import load_assistant
 from mlxcel.runtime.checkpoint import find_folder, fingerprint_of
 from mlxcel.runtime.draft import DraftModel
+from mlxcel.runtime.eagle_files import eagle_by_tensors, load_eagle
 from mlxcel.runtime.loader import (
     LoadedModel,
     Progress,
@@ -61,7 +62,7 @@ def build_engine(
         ``"lookup"``, ``"demo"`` (the head that comes with the package), ``"mtp"`` (the head in
         the target's own checkpoint) or ``"mtp:NAME"`` (in the checkpoint of this folder or hub
         id), ``"none"`` or ``None``, a folder or hub id of a drafter made for the target (by
-        ``mlxcel distill``, or a Gemma 4 assistant), or a draft model as for ``target``.
+        ``mlxcel distill``, a Gemma 4 assistant, an EAGLE head), or a draft model as for ``target``.
     settings : Settings
         Limits, steps and the form of the weights.
     progress : callable, optional
@@ -97,20 +98,22 @@ def make_drafter(
     if isinstance(name, str) and (name == "mtp" or name.startswith("mtp:")):
         return _published_head(_head_folder(name, model), model, settings)
     folder = DEMO_DRAFTER if name == "demo" else find_folder(name)
-    found = None if folder is None else family_of(folder)
-    if folder is None or found is None:
-        return _draft_model(name, model, settings, progress)
-    model_type, family = found
-    if family.kind == "mtp":
-        return _mtp_head(folder, model, settings)
-    if family.kind == "published_mtp":
-        return _published_head(folder, model, settings)
-    if family.kind == "assistant":
-        return _assistant(folder, model, settings)
-    raise LoadError(
-        f"{folder / 'config.json'}: model_type {model_type!r} ({family.title}) is not supported "
-        "yet; `mlxcel pairings` lists what is"
-    )
+    made = None if folder is None else _made_for_target(folder, model, settings)
+    return made or _draft_model(name, model, settings, progress)
+
+
+def _made_for_target(folder: Path, model: LoadedModel, settings: Settings) -> Drafter | None:
+    """The drafter in a folder; ``None`` where it holds a model that stands by itself."""
+    found = family_of(folder)
+    if found is None:
+        return None if eagle_by_tensors(folder) is None else _eagle(folder, model, settings)
+    make = {
+        "mtp": _mtp_head,
+        "published_mtp": _published_head,
+        "assistant": _assistant,
+        "eagle": _eagle,
+    }
+    return make[found[1].kind](folder, model, settings)
 
 
 def _mtp_head(folder: Path, model: LoadedModel, settings: Settings) -> Drafter:
@@ -145,6 +148,18 @@ def _published_head(folder: Path, model: LoadedModel, settings: Settings) -> Dra
     _lean(head, settings)
     chain = MtpChain(head, slack=settings.max_width, length_step=settings.length_step)
     drafter = MtpDrafter(chain, fingerprint=f"{form.key} {fingerprint_of(folder, files)}")
+    drafter.weights = form.summary
+    return drafter
+
+
+def _eagle(folder: Path, model: LoadedModel, settings: Settings) -> Drafter:
+    """An EAGLE-1 or EAGLE-3 head."""
+    head, files = load_eagle(folder, model.target)
+    form = quantize_drafter(head, model, settings)
+    _lean(head, settings)
+    chain = MtpChain(head, slack=settings.max_width, length_step=settings.length_step)
+    kind = "eagle3" if head.taps else "eagle"
+    drafter = MtpDrafter(chain, kind, fingerprint=f"{form.key} {fingerprint_of(folder, files)}")
     drafter.weights = form.summary
     return drafter
 

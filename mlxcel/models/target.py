@@ -17,6 +17,7 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
 from mlxcel.errors import LoadError
 from mlxcel.models.gated_delta import is_recurrent, use_state_caches
+from mlxcel.models.taps import Taps
 
 __all__ = ["CacheLayout", "Target"]
 
@@ -71,6 +72,7 @@ class Target:
         if self.layout.states:
             use_state_caches(model)
         self.split = self._split_holds()
+        self._taps: Taps | None = None
 
     @property
     def context_length(self) -> int | None:
@@ -102,6 +104,41 @@ class Target:
         if not self.split:
             return self._logits(tokens, caches)
         return self.body(tokens, cache=list(caches))  # type: ignore[no-any-return]
+
+    def tap(self, after: Sequence[int]) -> None:
+        """Have every pass keep the hidden states behind some layers for `tapped`.
+
+        Parameters
+        ----------
+        after : sequence of int
+            Behind how many layers, rising; replaces earlier ones, and none ends it.
+
+        Raises
+        ------
+        LoadError
+            This model has no such places, or its layers put out something else.
+        """
+        if self._taps is not None:
+            self._taps.remove()
+            self._taps = None
+        if not after:
+            return
+        if not self.split:
+            raise LoadError("the target cannot be split, so no hidden states of it can be read")
+        self._taps = Taps(self.body.layers, after)
+        self.body(mx.array([[1, 2]], dtype=mx.uint32))
+        try:
+            self._taps.take()
+        except LoadError:
+            self.tap(())
+            raise
+
+    def tapped(self) -> mx.array | None:
+        """Hidden states of the last `hidden`, ``(rows, width, taps * hidden)``; given out once.
+
+        ``None`` where nothing is tapped.
+        """
+        return None if self._taps is None else self._taps.take()
 
     def logits(self, hidden: mx.array) -> mx.array:
         """Logits of hidden states, ``(rows, width, vocabulary)``."""

@@ -35,6 +35,9 @@ class Check:
         block, and the padding behind it.
     start, accepted : mx.array
         int32 ``(rows,)``: lengths before the pass, and drafts accepted in it.
+    taps : mx.array or None
+        ``(rows, tokens, taps * hidden)``, the hidden states that a drafter reads instead; see
+        `Target.tap`.
     """
 
     packed: mx.array
@@ -42,12 +45,21 @@ class Check:
     states: mx.array
     start: mx.array
     accepted: mx.array
+    taps: mx.array | None = None
 
     @property
     def hidden(self) -> mx.array:
         """Final hidden states of the block, ``(rows, width, hidden)``."""
+        return self._of_block(self.states)
+
+    @property
+    def features(self) -> mx.array:
+        """What a head reads of the block: what was tapped, else the final hidden states."""
+        return self._of_block(self.states if self.taps is None else self.taps)
+
+    def _of_block(self, states: mx.array) -> mx.array:
         width = self.packed.shape[2]
-        return self.states if self.states.shape[1] == width else self.states[:, :width]
+        return states if states.shape[1] == width else states[:, :width]
 
 
 class Batch:
@@ -192,12 +204,13 @@ class Batch:
         frame = self.frame(fed.shape[1], bound=bound, exact=exact)
         self.caches.frame = frame
         states = self.target.hidden(fed, self.caches.layers)
+        taps = self.target.tapped()
         # Choices are made of padding too, so that they also have the shape of the pass.
         choice = self.sampler.choose(self.target.logits(states), fed, frame.positions() + 1)
         choice = choice.first(width)
         start = self.lengths
         accepted = self._advance(block, choice.tokens, widths)
-        return Check(mx.stack([block, choice.tokens]), choice, states, start, accepted)
+        return Check(mx.stack([block, choice.tokens]), choice, states, start, accepted, taps)
 
     def _padded(self, block: mx.array, tokens: int) -> mx.array:
         """The block with its bonus token again behind it; any token would do."""

@@ -1,6 +1,7 @@
-"""Running an MTP head beside a batch: one cache, the true pairs, and the chain of drafts.
+"""Running a head beside a batch: one cache, the true pairs, and the chain of drafts.
 
-The head reads pairs of the target's hidden state at position i and the token at i + 1. A
+The head reads pairs of the target's features (its final hidden state, or hidden states of some of
+its layers, see `ChainHead`) at position i and the token at i + 1. A
 verify pass makes hidden states for the whole block, and its choices are the tokens after
 them, so the true pairs of every row are the block's first accepted + 1; the rest lies
 beyond the row's new length and is overwritten later. All rows therefore take one pass.
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from mlxcel.models.drafters.mtp import MTPHead
+from mlxcel.models.drafters.chain_head import ChainHead
 from mlxcel.runtime.batch import Batch, Check
 from mlxcel.runtime.cache_cost import layer_bytes
 from mlxcel.runtime.caches import slot_cache
@@ -52,7 +53,7 @@ class MtpPrefill:
         self.pairs = pairs  # in the caches
         self.speculate = speculate
         self.length = len(prompt)
-        self.last: mx.array | None = None  # hidden state of the prompt's last token
+        self.last: mx.array | None = None  # features of the prompt's last token
         self._chain = chain
         self._tokens = mx.array(list(prompt), dtype=mx.uint32)[None]
 
@@ -63,16 +64,17 @@ class MtpPrefill:
 
     def advance(self, target: Prefill) -> None:
         """Take in the target's last chunk; its last pair waits for the token after it."""
-        hidden = target.hidden
-        start = target.done - hidden.shape[1]
+        features = target.features
+        start = target.done - features.shape[1]
         pairs = min(target.done, self.length - 1) - start
         if self.speculate and pairs > 0:
             tokens = self._tokens[:, start + 1 : start + 1 + pairs]
-            self._chain.read(hidden[:, :pairs], tokens, Frame.exact(start, pairs), self.caches)
+            hidden = self._chain.head.reduce(features[:, :pairs])
+            self._chain.read(hidden, tokens, Frame.exact(start, pairs), self.caches)
             mx.async_eval(self.caches.state)
             self.pairs = start + pairs
         if target.complete:
-            self.last = hidden[:, -1:]
+            self.last = features[:, -1:]
 
     def copy(self) -> RowCopy | None:
         """Copy the pairs that have been read, if the row speculates."""
@@ -86,7 +88,7 @@ class MtpChain:
 
     Parameters
     ----------
-    head : MTPHead
+    head : ChainHead
         The head of the target.
     slack, length_step : int
         As for the target's batch.
@@ -97,7 +99,7 @@ class MtpChain:
     """
 
     def __init__(
-        self, head: MTPHead, *, slack: int, length_step: int, refresh: bool = True
+        self, head: ChainHead, *, slack: int, length_step: int, refresh: bool = True
     ) -> None:
         self.head = head
         self.refresh = refresh
@@ -111,7 +113,7 @@ class MtpChain:
         """Drop all rows."""
         self.caches = self._new_caches()
         self.state: mx.array | None = None
-        # Hidden states and tokens of classic steps, oldest first, and where they begin.
+        # Features and tokens of classic steps, oldest first, and where they begin.
         self._unread: list[tuple[mx.array, mx.array]] = []
         self._unread_start: mx.array | None = None
         self._unread_bound = 0
@@ -128,9 +130,7 @@ class MtpChain:
     def position_bytes(self) -> list[tuple[int, int | None]]:
         """Bytes of one position of a row, see `mlxcel.runtime.cache_cost.position_bytes`."""
         caches = self._new_caches()
-        norm = self.head.pre_fc_norm_hidden.weight
-        hidden = mx.zeros((1, 1, norm.shape[0]), norm.dtype)
-        self.read(hidden, mx.zeros((1, 1), mx.uint32), Frame.exact(0, 1), caches)
+        self.read(self.head.blank(), mx.zeros((1, 1), mx.uint32), Frame.exact(0, 1), caches)
         return layer_bytes(caches)
 
     def prefill(
@@ -172,7 +172,8 @@ class MtpChain:
         self._catch_up()
         place = prefill.length - 1 if prefill.speculate else 0
         token = mx.array([[first]], dtype=mx.uint32)
-        state = self.read(prefill.last, token, Frame.exact(place, 1), prefill.caches)
+        hidden = self.head.reduce(prefill.last)
+        state = self.read(hidden, token, Frame.exact(place, 1), prefill.caches)
         self.caches.append(prefill.caches)
         self._gaps.append(0)
         self.state = state if self.state is None else mx.concatenate([self.state, state])
@@ -195,7 +196,7 @@ class MtpChain:
         Parameters
         ----------
         hidden : mx.array
-            ``(rows, width, hidden)``.
+            ``(rows, width, hidden)``, reduced features of the target or states of the head.
         tokens : mx.array
             uint32 ``(rows, width)``, the token after each hidden state.
         frame : Frame
@@ -244,23 +245,23 @@ class MtpChain:
         bound, exact
             As for the pass.
         """
-        hidden, tokens = check.hidden, check.choice.tokens
-        if hidden.shape[1] == 1:
+        features, tokens = check.features, check.choice.tokens
+        if features.shape[1] == 1:
             self._wait(check, bound, exact)
             return
         self._read_waiting()
         index = check.accepted[:, None]
         start, exact = self._place(check.start, exact)
-        if not self.refresh and hidden.shape[1] > 2:
+        if not self.refresh and features.shape[1] > 2:
             # The chain has made all entries but the last two: the newest pair, and before
             # it the last draft's if every draft was accepted.
             base = mx.maximum(index - 1, 0)
             at = base + mx.arange(2, dtype=mx.int32)[None]
-            hidden = mx.take_along_axis(hidden, at[..., None], axis=1)
+            features = mx.take_along_axis(features, at[..., None], axis=1)
             tokens = mx.take_along_axis(tokens, at, axis=1)
             start, index, exact = start + base[:, 0], index - base, None
-        frame = _frame(start, int(hidden.shape[1]), bound, exact)
-        states = self.read(hidden, tokens, frame)
+        frame = _frame(start, int(features.shape[1]), bound, exact)
+        states = self.read(self.head.reduce(features), tokens, frame)
         self.state = mx.take_along_axis(states, index[..., None], axis=1)
 
     def _wait(self, check: Check, bound: int, exact: int | None) -> None:
@@ -270,7 +271,7 @@ class MtpChain:
             self._gaps = [gap + 1 for gap in self._gaps]
         if not self._unread:
             self._unread_start, self._unread_exact = self._place(check.start, exact)
-        self._unread.append((check.hidden, check.choice.tokens))
+        self._unread.append((check.features, check.choice.tokens))
         self._unread_bound = bound
 
     def _catch_up(self) -> None:
@@ -285,12 +286,12 @@ class MtpChain:
         """Take in the pairs of the classic steps since the last draft: one token per row each."""
         if not self._unread or self._unread_start is None:
             return
-        hidden = mx.concatenate([pair[0] for pair in self._unread], axis=1)
+        features = mx.concatenate([pair[0] for pair in self._unread], axis=1)
         tokens = mx.concatenate([pair[1] for pair in self._unread], axis=1)
         frame = _frame(
             self._unread_start, len(self._unread), self._unread_bound, self._unread_exact
         )
-        self.state = self.read(hidden, tokens, frame)[:, -1:]
+        self.state = self.read(self.head.reduce(features), tokens, frame)[:, -1:]
         self._unread = []
 
     def pending(self) -> list[mx.array]:

@@ -65,6 +65,7 @@ class Prefill:
         self._prompt = mx.array(list(prompt), dtype=mx.uint32)
         self.length = len(prompt)
         self._hidden: mx.array | None = None
+        self._taps: mx.array | None = None
 
     @property
     def hidden(self) -> mx.array:
@@ -72,6 +73,11 @@ class Prefill:
         if self._hidden is None:
             raise AssertionError("no chunk has been read yet")
         return self._hidden
+
+    @property
+    def features(self) -> mx.array:
+        """What a head reads of the last chunk: what was tapped, else `hidden`."""
+        return self.hidden if self._taps is None else self._taps
 
     @property
     def complete(self) -> bool:
@@ -87,6 +93,7 @@ class Prefill:
         self.caches.frame = Frame.exact(self.done, width)
         tokens = self._prompt[self.done : self.done + width][None]
         self._hidden = self.target.hidden(tokens, self.caches.layers)
+        self._taps = self.target.tapped()
         self.done += width
         mx.async_eval([*self.caches.state, self._hidden])
 

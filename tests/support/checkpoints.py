@@ -53,8 +53,9 @@ def write_tiny_llama(
     bits: int | None = None,
     template: bool = True,
     tools: bool = False,
+    layers: int = 2,
 ) -> Path:
-    """Write a random llama of two layers.
+    """Write a random llama of a few layers.
 
     Parameters
     ----------
@@ -73,6 +74,8 @@ def write_tiny_llama(
         Whether there is a chat template.
     tools : bool
         Whether it names tools, in a form of calls that mlx-lm knows.
+    layers : int
+        How many.
 
     Returns
     -------
@@ -85,7 +88,7 @@ def write_tiny_llama(
     config = {
         "model_type": "llama",
         "hidden_size": 32,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": layers,
         "intermediate_size": 64,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -95,7 +98,7 @@ def write_tiny_llama(
         "tie_word_embeddings": True,
         "eos_token_id": vocab[SPECIAL[0]],
     }
-    model = tiny.llama_model(seed=seed, vocab=rows)
+    model = tiny.llama_model(seed=seed, vocab=rows, layers=layers)
     if bits is not None:
         nn.quantize(model, group_size=GROUP, bits=bits)
         config["quantization"] = {"group_size": GROUP, "bits": bits}

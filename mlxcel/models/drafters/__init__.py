@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from mlxcel.models.drafters.eagle_config import named_kind
 from mlxcel.models.drafters.gemma4_assistant_config import ASSISTANT_TYPES
 from mlxcel.models.drafters.mtp import MTP_TYPE
 from mlxcel.models.drafters.published_mtp import PUBLISHED_TYPE
@@ -20,28 +21,27 @@ class Family:
 
     Attributes
     ----------
-    kind : {"mtp", "published_mtp", "assistant"} or None
-        What loads it; ``None`` for a kind that is known by name only.
+    kind : {"mtp", "published_mtp", "assistant", "eagle"}
+        What loads it.
     title : str
         What it is, in words.
     """
 
-    kind: Literal["mtp", "published_mtp", "assistant"] | None
+    kind: Literal["mtp", "published_mtp", "assistant", "eagle"]
     title: str
 
 
 _ASSISTANT = Family("assistant", "Gemma 4 assistant")
 _PUBLISHED_MTP = Family("published_mtp", "multi-token-prediction head of Qwen 3.5, 3.6 and 3.8")
-_EAGLE_LATER = Family(None, "EAGLE head")
 
 FAMILIES: dict[str, Family] = {
     MTP_TYPE: Family("mtp", "multi-token-prediction head made by mlxcel distill"),
     **dict.fromkeys(ASSISTANT_TYPES, _ASSISTANT),
     PUBLISHED_TYPE: _PUBLISHED_MTP,
-    "eagle": _EAGLE_LATER,
-    "eagle3": _EAGLE_LATER,
+    "eagle": Family("eagle", "EAGLE-1 head"),
+    "eagle3": Family("eagle", "EAGLE-3 head"),
 }
-"""By ``model_type`` of the drafter's own config."""
+"""By ``model_type`` of the drafter's own config; most EAGLE heads are named in another field."""
 
 
 def family_of(folder: Path) -> tuple[str, Family] | None:
@@ -62,5 +62,9 @@ def family_of(folder: Path) -> tuple[str, Family] | None:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    kind = config.get("model_type") if isinstance(config, dict) else None
-    return (kind, FAMILIES[kind]) if isinstance(kind, str) and kind in FAMILIES else None
+    if not isinstance(config, dict):
+        return None
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        kind = named_kind(config)
+    return None if kind is None else (kind, FAMILIES[kind])

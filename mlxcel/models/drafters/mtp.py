@@ -91,6 +91,17 @@ class MTPHead(nn.Module):
         self._rows: mx.array | None = None
         self.restrict(draft_ids)
 
+    taps: tuple[int, ...] = ()
+
+    def reduce(self, features: mx.array) -> mx.array:
+        """See `ChainHead`; the final hidden states are read as they are."""
+        return features
+
+    def blank(self) -> mx.array:
+        """See `ChainHead`."""
+        norm = self.pre_fc_norm_hidden.weight
+        return mx.zeros((1, 1, norm.shape[0]), norm.dtype)
+
     @property
     def draft_ids(self) -> mx.array | None:
         """Ids of the head's logits, uint32 ``(n,)``, or ``None`` for the whole vocabulary."""
