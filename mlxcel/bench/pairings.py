@@ -41,8 +41,8 @@ PAIRINGS = {
         "mlx-community/gemma-4-12B-it-4bit",
         "mlx-community/gemma-4-12B-it-assistant-4bit",
     ),
-    # The head lies in the target's own repository; conversions by mlx-lm have dropped it.
-    "qwen": Checkpoints("Qwen3.8 27B", "Qwen/Qwen3.8-27B", "Qwen/Qwen3.8-27B"),
+    # The head lies in the target's own checkpoint; conversions by mlx-lm have dropped it.
+    "qwen": Checkpoints("Qwen3.8 27B", "Qwen/Qwen3.8-27B", "mtp"),
 }
 """The demo and the pairings of the founding document, by the names that its records have."""
 

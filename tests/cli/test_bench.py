@@ -186,6 +186,13 @@ def test_checkpoints_of_a_pairing_may_lie_in_a_folder_of_models(monkeypatch, tmp
     assert pairings.checkpoints_of(None, "demo", None)[0].drafter == "demo"
 
 
+def test_a_head_inside_of_its_target_is_taken_from_the_same_checkpoint(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "Qwen3.8-27B").mkdir(parents=True)
+    found, _ = pairings.checkpoints_of("qwen", None, None)
+    assert (found.target, found.drafter) == (str(Path("models") / "Qwen3.8-27B"), "mtp")
+
+
 def test_prompts_of_ones_own(tmp_path):
     path = tmp_path / "code.txt"
     path.write_text("  mine\n")
