@@ -12,12 +12,13 @@ import argparse
 import json
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.interleave import interleave, ratio
+from benchmarks.together import together
 from mlxcel import EngineClient, load
 from mlxcel.config import Settings
 from mlxcel.front import Front
@@ -30,24 +31,16 @@ PROMPT = "Tell me about the sea, the land and the sky, in about {} sentences."
 
 def stream_all(fronts: Sequence[Front], tokens: int) -> tuple[float, list[tuple[int, ...]]]:
     """Stream one answer per front at once; return the seconds and the token ids."""
-    found: list[tuple[int, ...]] = [()] * len(fronts)
-    gate = threading.Barrier(len(fronts) + 1)
 
-    def read(at: int) -> None:
-        gate.wait()
+    def read(at: int) -> tuple[int, ...]:
+        found: tuple[int, ...] = ()
         for chunk in fronts[at].stream(
             PROMPT.format(at), max_tokens=tokens, ignore_eos=True, temperature=0.7, seed=at
         ):
-            found[at] += chunk.token_ids
+            found += chunk.token_ids
+        return found
 
-    threads = [threading.Thread(target=read, args=(at,)) for at in range(len(fronts))]
-    for thread in threads:
-        thread.start()
-    gate.wait()
-    began = time.perf_counter()
-    for thread in threads:
-        thread.join()
-    return time.perf_counter() - began, found
+    return together([partial(read, at) for at in range(len(fronts))])
 
 
 def compare(

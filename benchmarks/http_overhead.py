@@ -13,14 +13,15 @@ import argparse
 import json
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.http_server import Server, answers, post
 from benchmarks.interleave import interleave, ratio
+from benchmarks.together import together
 from mlxcel import EngineClient
 from mlxcel.types import Speculation
 
@@ -88,25 +89,6 @@ def latency(client: Ask, api: Ask, pairs: int) -> list[tuple[float, float]]:
     return found
 
 
-def together(asks: list[Ask], tokens: int) -> tuple[float, list[str]]:
-    """One answer of each at once: seconds until the last has ended, and the texts."""
-    texts = [""] * len(asks)
-    gate = threading.Barrier(len(asks) + 1)
-
-    def read(at: int) -> None:
-        gate.wait()
-        texts[at] = asks[at](at, tokens)[1]
-
-    threads = [threading.Thread(target=read, args=(at,)) for at in range(len(asks))]
-    for thread in threads:
-        thread.start()
-    gate.wait()
-    began = time.perf_counter()
-    for thread in threads:
-        thread.join()
-    return time.perf_counter() - began, texts
-
-
 def throughput(
     clients: list[Ask], apis: list[Ask], tokens: int, repeats: int
 ) -> tuple[list[float], list[float]]:
@@ -115,8 +97,8 @@ def throughput(
 
     def arm(asks: list[Ask]) -> Callable[[], float]:
         def run() -> float:
-            seconds, found = together(asks, tokens)
-            texts.append(found)
+            seconds, found = together([partial(ask, at, tokens) for at, ask in enumerate(asks)])
+            texts.append([text for _, text in found])
             return seconds
 
         return run

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from mlxcel.cli.as_json import json_option, write_json
 from mlxcel.decide.agreement import Decision
 from mlxcel.decide.carried_prediction import predict
 from mlxcel.decide.carry import carry
@@ -43,10 +43,6 @@ def verify_record(record: Record) -> list[str]:
     return found
 
 
-def _json_option(command: _Command) -> _Command:
-    return click.option("--json", "as_json", is_flag=True, help="Write JSON.")(command)
-
-
 def _folder_option(command: _Command) -> _Command:
     return click.option(
         "--evidence",
@@ -60,10 +56,6 @@ def _folder_option(command: _Command) -> _Command:
 def _tables() -> Any:
     """The tables; they need rich, which --help and --json do not."""
     return importlib.import_module("mlxcel.cli.bench_record_tables")
-
-
-def _write_json(value: object) -> None:
-    click.echo(json.dumps(value, indent=2))
 
 
 def _own(folder: Path | None) -> tuple[Path, ...]:
@@ -90,7 +82,7 @@ def _own(folder: Path | None) -> tuple[Path, ...]:
     show_default=True,
     help="Smallest relative difference that counts.",
 )
-@_json_option
+@json_option
 def compare(
     first: Path, second: Path, varied: tuple[str, ...], least_effect: float, as_json: bool
 ) -> None:
@@ -109,7 +101,7 @@ def compare(
     changes = compare_rows(one, two, least_effect=least_effect)
     if as_json:
         rows = [dataclasses.asdict(change) for change in changes]
-        _write_json({"first": one["id"], "second": two["id"], "p_limit": P_LIMIT, "rows": rows})
+        write_json({"first": one["id"], "second": two["id"], "p_limit": P_LIMIT, "rows": rows})
         return
     _tables().show_changes(one, two, changes)
 
@@ -133,7 +125,7 @@ def compare(
 @click.option("--by", default="mlxcel bench predict", show_default=True, help="Who predicts.")
 @click.option("--dry-run", is_flag=True, help="Write nothing.")
 @_folder_option
-@_json_option
+@json_option
 def predict_command(
     record: str,
     host: str | None,
@@ -164,7 +156,7 @@ def predict_command(
     if not dry_run:
         path = add_file((folder or PACKAGED) / "predictions", made.id, as_text(value))
     if as_json:
-        _write_json({**value, "file": None if path is None else str(path)})
+        write_json({**value, "file": None if path is None else str(path)})
         return
     _tables().show_prediction(made, path)
 
@@ -200,7 +192,7 @@ def _source(name: str, records: tuple[Record, ...]) -> tuple[Record, tuple[Recor
 @click.argument("file", type=_FILE)
 @click.option("--dry-run", is_flag=True, help="Show what it would change; copy nothing.")
 @_folder_option
-@_json_option
+@json_option
 def submit(file: Path, dry_run: bool, folder: Path | None, as_json: bool) -> None:
     """Add the record in FILE to the evidence, and show what the gate then decides.
 
@@ -224,7 +216,7 @@ def submit(file: Path, dry_run: bool, folder: Path | None, as_json: bool) -> Non
     if not dry_run:
         path = add_file(folder or PACKAGED, record.id, file.read_text(encoding="utf-8"))
     if as_json:
-        _write_json(_effect(record, effect, decision, path))
+        write_json(_effect(record, effect, decision, path))
         return
     _tables().show_effect(record, effect, path)
 

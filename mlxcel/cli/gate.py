@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from mlxcel.cli.as_json import json_option, write_json
 from mlxcel.config import Settings
 from mlxcel.decide.agreement import conflicts, disagreements
 from mlxcel.decide.audit import audit as find_weak
@@ -39,10 +39,6 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 
-def _json_option(command: _Command) -> _Command:
-    return click.option("--json", "as_json", is_flag=True, help="Write JSON.")(command)
-
-
 def _folders_option(command: _Command) -> _Command:
     return click.option(
         "--evidence",
@@ -57,10 +53,6 @@ def _folders_option(command: _Command) -> _Command:
 def _tables() -> Any:
     """The tables; they need rich, which --help and --json do not."""
     return importlib.import_module("mlxcel.cli.gate_tables")
-
-
-def _write_json(value: object) -> None:
-    click.echo(json.dumps(value, indent=2))
 
 
 @click.group(context_settings=_HELP)
@@ -82,7 +74,7 @@ def gate() -> None:
     help="Only this Apple generation.",
 )
 @_folders_option
-@_json_option
+@json_option
 def evidence(
     host: str | None,
     pairing: str | None,
@@ -103,7 +95,7 @@ def evidence(
     # Of all records, since a row's classic speed may be in a record that is not shown.
     rows = [reading for reading in readings(records) if reading.record.id in names]
     if as_json:
-        _write_json([_reading(row) for row in rows])
+        write_json([_reading(row) for row in rows])
         return
     _tables().show_evidence(chosen, rows, records)
 
@@ -133,7 +125,7 @@ def _reading(reading: Reading) -> dict[str, Any]:
 
 @gate.command(context_settings=_HELP)
 @_folders_option
-@_json_option
+@json_option
 @click.pass_context
 def decide(ctx: click.Context, folders: tuple[Path, ...], as_json: bool) -> None:
     """Show what the evidence says for each generation, and why.
@@ -144,7 +136,7 @@ def decide(ctx: click.Context, folders: tuple[Path, ...], as_json: bool) -> None
     matrix, decision = derive(load_records(folders)), load_decision()
     differences = disagreements(matrix, GATE_TABLE, decision)
     if as_json:
-        _write_json(
+        write_json(
             {
                 "branch": dataclasses.asdict(matrix.branch),
                 "generations": [dataclasses.asdict(subject) for subject in matrix.subjects],
@@ -163,25 +155,25 @@ def decide(ctx: click.Context, folders: tuple[Path, ...], as_json: bool) -> None
 
 @gate.command(context_settings=_HELP)
 @_folders_option
-@_json_option
+@json_option
 def audit(folders: tuple[Path, ...], as_json: bool) -> None:
     """List what is weak in the evidence, and what would settle it."""
     findings = find_weak(load_records(folders))
     if as_json:
-        _write_json([dataclasses.asdict(finding) for finding in findings])
+        write_json([dataclasses.asdict(finding) for finding in findings])
         return
     _tables().show_findings(findings)
 
 
 @gate.command(context_settings=_HELP)
 @_folders_option
-@_json_option
+@json_option
 def predictions(folders: tuple[Path, ...], as_json: bool) -> None:
     """Show by how much predictions held or failed, or are open."""
     records = load_records(folders)
     judged = [(item, judge(item, records)) for item in load_predictions(folders)]
     if as_json:
-        _write_json(
+        write_json(
             [{**dataclasses.asdict(item), **dataclasses.asdict(found)} for item, found in judged]
         )
         return
@@ -207,7 +199,7 @@ def predictions(folders: tuple[Path, ...], as_json: bool) -> None:
     "--probe", is_flag=True, help="Take the kernel profile of --target on this host into account."
 )
 @_folders_option
-@_json_option
+@json_option
 def explain_command(
     host: str | None,
     target: str | None,
@@ -242,7 +234,7 @@ def explain_command(
     )
     found = explain(question, records)
     if as_json:
-        _write_json(
+        write_json(
             {**dataclasses.asdict(found), "chip": dataclasses.asdict(question.chip)},
         )
         return
@@ -259,12 +251,12 @@ def _chip(host: str | None, records: Sequence[Record]) -> Chip:
 
 
 @gate.command(context_settings=_HELP)
-@_json_option
+@json_option
 def status(as_json: bool) -> None:
     """Show what the adaptive policy has settled on this host, and what exactness forbids."""
     reading = importlib.import_module("mlxcel.cli.gate_status")
     found = reading.read_status(Settings.from_env(), now=time.time())
     if as_json:
-        _write_json(found.to_dict())
+        write_json(found.to_dict())
         return
     importlib.import_module("mlxcel.cli.gate_status_table").show_status(found)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
 from rich.text import Text
 
+from mlxcel.cli.as_json import json_option, write_json
 from mlxcel.cli.tables import make_console, make_table, stacked
 from mlxcel.config import Settings
 from mlxcel.decide.pairings import KNOWN_PAIRINGS, KnownPairing
@@ -21,7 +21,7 @@ UNTRIED = (
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+@json_option
 def pairings(as_json: bool) -> None:
     """List targets and drafters that are known to fit, and what each needs.
 
@@ -31,7 +31,7 @@ def pairings(as_json: bool) -> None:
     Settings.from_env()  # a wrong variable is named here as everywhere
     if as_json:
         found = [asdict(each) | {"command": each.command} for each in KNOWN_PAIRINGS]
-        click.echo(json.dumps(found, indent=2))
+        write_json(found)
         return
     table = make_table(("pairing", {"no_wrap": True}), "target", "drafter", "", "needs")
     for each in KNOWN_PAIRINGS:

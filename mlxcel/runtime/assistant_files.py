@@ -14,7 +14,7 @@ from mlxcel.errors import LoadError
 from mlxcel.models.drafters.gemma4_assistant import Gemma4Assistant, build_assistant
 from mlxcel.models.target import Target
 from mlxcel.runtime.checkpoint import read_object
-from mlxcel.runtime.weight_files import listed, read_weight_files
+from mlxcel.runtime.weight_files import match_shapes, read_weight_files
 
 __all__ = ["load_assistant", "match_tensors"]
 
@@ -88,21 +88,19 @@ def match_tensors(
     _quantize_as_stored(assistant, config, held, where)
     flat: Any = tree_flatten(assistant.parameters())
     wanted = {name: tuple(value.shape) for name, value in flat}
-    missing = sorted(wanted.keys() - held.keys())
-    if missing:
-        hint = ""
-        if all(name.startswith("masked_embedding.") for name in missing):
-            hint = "; config.json has use_ordered_embeddings true, which needs them"
-        raise LoadError(f"{where}: missing tensors: {listed(missing)}{hint}; fetch it again")
-    for name, shape in wanted.items():
-        if held[name] != shape:
-            raise LoadError(f"{where}: {name} has shape {held[name]}, expected {shape}")
-    unknown = sorted(held.keys() - wanted.keys())
-    if unknown:
-        raise LoadError(
-            f"{where}: has tensors that are no part of such an assistant: {listed(unknown)}; its "
-            "config.json does not describe them"
-        )
+    hint = ""
+    if all(name.startswith("masked_embedding.") for name in wanted.keys() - held.keys()):
+        hint = "; config.json has use_ordered_embeddings true, which needs them"
+    match_shapes(
+        wanted,
+        held,
+        where,
+        lacks=lambda names: f"missing tensors: {names}{hint}; fetch it again",
+        strange=lambda names: (
+            f"has tensors that are no part of such an assistant: {names}; its config.json does not "
+            "describe them"
+        ),
+    )
     return list(wanted)
 
 

@@ -21,10 +21,10 @@ from mlxcel.models.drafters.eagle_config import (
     read_eagle,
 )
 from mlxcel.models.drafters.mtp import flat_weights
-from mlxcel.models.drafters.published_mtp import Part, quantized_as
+from mlxcel.models.drafters.published_mtp import Part, quantization_mode, quantized_as
 from mlxcel.models.target import Target
 from mlxcel.runtime.checkpoint import read_object
-from mlxcel.runtime.weight_files import WeightFile, listed, read_weight_file
+from mlxcel.runtime.weight_files import WeightFile, match_shapes, read_weight_file
 
 __all__ = ["eagle_by_tensors", "head_for", "load_eagle"]
 
@@ -160,9 +160,8 @@ def head_for(
     sources = _sources(shapes, kind)
     held = {name: tuple(shapes[full]) for name, full in sources.items()}
     head = _built(read, kind, target, held, where)
-    table = config.get("quantization") or config.get("quantization_config") or {}
     parts = {name: Part(shape, (name,), itemgetter(name)) for name, shape in held.items()}
-    quantized_as(head, parts, str(table.get("mode", "affine")), where)
+    quantized_as(head, parts, quantization_mode(config), where)
     _match(head, read, held, where)
     return head, sources
 
@@ -222,18 +221,16 @@ def _match(head: Head, read: EagleConfig, shapes: Shapes, where: str) -> None:
             wanted[_OFFSETS] = (read.draft_vocab_size,)
         if _USED in shapes:
             wanted[_USED] = (read.args.vocab_size,)
-    missing = sorted(wanted.keys() - shapes.keys())
-    if missing:
-        raise LoadError(f"{where}: the head lacks {listed(missing)}; fetch the checkpoint again")
-    for name, shape in wanted.items():
-        if shapes[name] != shape:
-            raise LoadError(f"{where}: {name} has shape {shapes[name]}, expected {shape}")
-    unknown = sorted(shapes.keys() - wanted.keys())
-    if unknown:
-        raise LoadError(
-            f"{where}: has tensors that are no part of such a head: {listed(unknown)}; it is of a "
-            "variant that is not known here"
-        )
+    match_shapes(
+        wanted,
+        shapes,
+        where,
+        lacks=lambda names: f"the head lacks {names}; fetch the checkpoint again",
+        strange=lambda names: (
+            f"has tensors that are no part of such a head: {names}; it is of a variant that is not "
+            "known here"
+        ),
+    )
 
 
 def _served(array: mx.array, dtype: mx.Dtype) -> mx.array:

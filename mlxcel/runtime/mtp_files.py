@@ -18,6 +18,7 @@ from mlxcel.models.drafters.published_mtp import (
     check_config,
     head_name,
     parts_of,
+    quantization_mode,
     quantized_as,
 )
 from mlxcel.models.target import Target
@@ -63,7 +64,7 @@ def load_published_mtp(folder: Path, target: Target) -> tuple[MTPHead, list[Weig
     _check_index(folder)
     if not parts:
         raise LoadError(_dropped(folder, config))
-    wanted = _matched(head, parts, _mode(config), str(folder))
+    wanted = _matched(head, parts, quantization_mode(config), str(folder))
     sources = {source for name in wanted for source in parts[name].sources}
     used = [file for file in files if not sources.isdisjoint(file.shapes)]
     arrays: dict[str, mx.array] = {}
@@ -120,11 +121,6 @@ def _is_raw(shapes: Mapping[str, tuple[int, ...]]) -> bool | None:
     """
     found = [shape for name, shape in shapes.items() if name.endswith(_CONVOLUTION)]
     return None if not found else any(shape[-1] != 1 for shape in found)
-
-
-def _mode(config: Mapping[str, Any]) -> str:
-    table = config.get("quantization") or config.get("quantization_config")
-    return str(table.get("mode", "affine")) if isinstance(table, Mapping) else "affine"
 
 
 def _files(folder: Path) -> list[WeightFile]:

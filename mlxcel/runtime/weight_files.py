@@ -6,14 +6,14 @@ import json
 import math
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mlxcel.errors import LoadError
 
-__all__ = ["WeightFile", "listed", "read_weight_file", "read_weight_files"]
+__all__ = ["WeightFile", "listed", "match_shapes", "read_weight_file", "read_weight_files"]
 
 _ITEM_BYTES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 1),
@@ -92,6 +92,41 @@ def listed(names: list[str]) -> str:
     more = len(names) - _SHOWN
     shown = ", ".join(names[:_SHOWN])
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def match_shapes(
+    wanted: Mapping[str, tuple[int, ...]],
+    held: Mapping[str, tuple[int, ...]],
+    where: str,
+    *,
+    lacks: Callable[[str], str],
+    strange: Callable[[str], str],
+) -> None:
+    """Refuse a checkpoint that has not all tensors of a module, in their shapes, and no others.
+
+    Parameters
+    ----------
+    wanted, held : mapping of str to tuple of int
+        Shapes by name: of the module, and of the checkpoint.
+    where : str
+        The checkpoint, for messages.
+    lacks, strange : callable
+        Say what is wrong, and what to do, of the names that are missing and of those too many.
+
+    Raises
+    ------
+    LoadError
+        A tensor is missing, has another shape, or is no part of the module.
+    """
+    missing = sorted(wanted.keys() - held.keys())
+    if missing:
+        raise LoadError(f"{where}: {lacks(listed(missing))}")
+    for name, shape in wanted.items():
+        if held[name] != shape:
+            raise LoadError(f"{where}: {name} has shape {held[name]}, expected {shape}")
+    unknown = sorted(held.keys() - wanted.keys())
+    if unknown:
+        raise LoadError(f"{where}: {strange(listed(unknown))}")
 
 
 def read_weight_file(path: Path) -> WeightFile:

@@ -26,6 +26,7 @@ from mlxcel.runtime.assistant import AssistantChain
 from mlxcel.runtime.assistant_files import load_assistant
 from mlxcel.runtime.frame import Frame
 from mlxcel.runtime.loader import LoadedModel, load_checkpoint
+from tests.oracle_torch.scripted import scripted
 from tests.support.running import one
 
 FAMILIES = ("plain", "ordered", "per-layer", "shared", "unified", "experts")
@@ -64,8 +65,6 @@ def pair(oracle_cases: Path) -> Callable[[str], Pair]:
 class Compared(AssistantDrafter):
     """Keeps drafts with their logits by length, then swaps in scripted ones."""
 
-    SCRIPT = (2, 0, 3, 1, 4, 0, 1)
-
     def __init__(self, chain: AssistantChain, text: list[int]) -> None:
         super().__init__(chain)
         self.text = text
@@ -80,10 +79,7 @@ class Compared(AssistantDrafter):
         ]
         self.logits.clear()
         self.seen[length] = np.array(tokens)[0].tolist(), made
-        right = self.SCRIPT[len(self.seen) % len(self.SCRIPT)]
-        known = [*self.text, *[0] * 20][length + 1 : length + 1 + tokens.shape[1]]
-        drafts = [t if at < right else (t + 1) % 264 for at, t in enumerate(known)]
-        return mx.array([drafts], dtype=mx.uint32)
+        return scripted(self.text, len(self.seen), length, tokens.shape[1])
 
 
 def drafted(

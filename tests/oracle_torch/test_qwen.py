@@ -22,11 +22,12 @@ from mlxcel.runtime import mtp_files, state_cache
 from mlxcel.runtime.loader import LoadedModel, load_checkpoint
 from mlxcel.runtime.mtp import MtpChain
 from mlxcel.runtime.mtp_files import load_published_mtp
+from tests.oracle_torch.scripted import scripted
 from tests.support.running import one
 
 NAMES = ("qwen-tied", "qwen-untied")
 PROMPTS = (1, 9, 23)
-DRAFTS, TOKENS, VOCAB = 4, 18, 264
+DRAFTS, TOKENS = 4, 18
 SETTINGS = Settings(length_step=64, prefill_chunk=7, max_width=8)
 CLOSE = 1e-3
 
@@ -55,8 +56,6 @@ def case(qwen_cases: Path) -> Callable[[str], Case]:
 class Compared(MtpDrafter):
     """Keeps drafts by length, then swaps in scripted ones."""
 
-    SCRIPT = (2, 0, 3, 1, 4, 0, 1)
-
     def __init__(self, chain: MtpChain, text: list[int]) -> None:
         super().__init__(chain)
         self.text = text
@@ -68,10 +67,7 @@ class Compared(MtpDrafter):
         made = [np.array(each[0, 0]) for each in self.logits]
         self.logits.clear()
         self.seen[length] = np.array(tokens)[0].tolist(), made
-        right = self.SCRIPT[len(self.seen) % len(self.SCRIPT)]
-        known = [*self.text, *[0] * 20][length + 1 : length + 1 + tokens.shape[1]]
-        drafts = [t if at < right else (t + 1) % VOCAB for at, t in enumerate(known)]
-        return mx.array([drafts], dtype=mx.uint32)
+        return scripted(self.text, len(self.seen), length, tokens.shape[1])
 
 
 def drafted(

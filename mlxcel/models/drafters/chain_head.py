@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
-__all__ = ["ChainHead"]
+__all__ = ["ChainHead", "FinalFeatures"]
 
 
 class ChainHead(Protocol):
@@ -38,3 +38,13 @@ class ChainHead(Protocol):
 
     def blank(self) -> mx.array:
         """Zeros ``(1, 1, hidden)`` in the type of activations: a state, to measure with."""
+
+
+class FinalFeatures:
+    """Part of a head that reads the target's final hidden states, as they are."""
+
+    taps: tuple[int, ...] = ()
+
+    def reduce(self, features: mx.array) -> mx.array:
+        """See `ChainHead`."""
+        return features

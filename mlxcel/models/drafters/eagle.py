@@ -18,6 +18,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models import llama
 
+from mlxcel.models.drafters.chain_head import FinalFeatures
 from mlxcel.models.drafters.eagle_config import EagleConfig
 from mlxcel.models.target import Target
 
@@ -38,7 +39,7 @@ class _Layer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
 
 
-class EagleHead(nn.Module):
+class EagleHead(FinalFeatures, nn.Module):
     """EAGLE-1 head of one target.
 
     Parameters
@@ -51,7 +52,6 @@ class EagleHead(nn.Module):
         Whether the joining projection has a bias: the authors' default, and not vLLM's.
     """
 
-    taps: tuple[int, ...] = ()
     draft_ids: mx.array | None = None
 
     def __init__(self, config: EagleConfig, target: Target, *, bias: bool) -> None:
@@ -60,10 +60,6 @@ class EagleHead(nn.Module):
         self.fc = nn.Linear(2 * size, size, bias=bias)
         self.layers = [_Layer(config.args)]
         self._target = target
-
-    def reduce(self, features: mx.array) -> mx.array:
-        """See `ChainHead`; the final hidden states are read as they are."""
-        return features
 
     def fuse(self, hidden: mx.array, tokens: mx.array) -> mx.array:
         """Join hidden states with the embeddings of the tokens after them.

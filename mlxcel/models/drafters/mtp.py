@@ -22,6 +22,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models import llama, qwen2, qwen3, qwen3_5, qwen3_next
 
 from mlxcel.errors import LoadError
+from mlxcel.models.drafters.chain_head import FinalFeatures
 from mlxcel.models.target import Target
 
 __all__ = ["MTP_TYPE", "MTPHead", "flat_weights", "head_config", "load_mtp"]
@@ -53,7 +54,7 @@ _CHECKED = (
 )
 
 
-class MTPHead(nn.Module):
+class MTPHead(FinalFeatures, nn.Module):
     """Multi-token-prediction head of one target.
 
     Parameters
@@ -90,12 +91,6 @@ class MTPHead(nn.Module):
         self._draft_ids: mx.array | None = None
         self._rows: mx.array | None = None
         self.restrict(draft_ids)
-
-    taps: tuple[int, ...] = ()
-
-    def reduce(self, features: mx.array) -> mx.array:
-        """See `ChainHead`; the final hidden states are read as they are."""
-        return features
 
     def blank(self) -> mx.array:
         """See `ChainHead`."""

@@ -25,6 +25,7 @@ __all__ = [
     "check_config",
     "head_name",
     "parts_of",
+    "quantization_mode",
     "quantized_as",
 ]
 
@@ -158,6 +159,12 @@ def _split_experts(start: str, name: str, shape: tuple[int, ...]) -> dict[str, P
     }
 
 
+def quantization_mode(config: Mapping[str, Any]) -> str:
+    """Mode of quantized tensors without biases, as ``config.json`` says; ``affine`` by default."""
+    table = config.get("quantization") or config.get("quantization_config")
+    return str(table.get("mode", "affine")) if isinstance(table, Mapping) else "affine"
+
+
 def quantized_as(head: nn.Module, parts: Mapping[str, Part], mode: str, where: str) -> None:
     """Make those modules of a head quantized that the checkpoint has quantized; lazy.
 
@@ -171,7 +178,7 @@ def quantized_as(head: nn.Module, parts: Mapping[str, Part], mode: str, where: s
     parts : mapping of str to Part
         What the checkpoint has.
     mode : str
-        Of tensors without biases, as the config says; those with biases are affine.
+        Of tensors without biases, see `quantization_mode`; those with biases are affine.
     where : str
         The folder, for messages.
 
