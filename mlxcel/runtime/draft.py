@@ -5,10 +5,7 @@ last one in the target's caches again and the bonus token: after a round in whic
 draft was accepted the draft model has never seen the last of them, and writing a position
 again with the same token changes nothing, so all rows take the same path.
 
-Rounds without drafts (classic steps) are not read one by one: their tokens wait on the device
-and are fed before the next draft, else the cache would have holes. More than `WAITING` of them
-are forgotten, the oldest first, and the draft model's own positions are counted without them:
-rows that classic decode serves for good cost it nothing.
+Tokens of rounds without drafts (classic steps) wait, see `mlxcel.runtime.waiting`.
 """
 
 from __future__ import annotations
@@ -25,14 +22,9 @@ from mlxcel.runtime.frame import Frame
 from mlxcel.runtime.kv_cache import SlotCache
 from mlxcel.runtime.prefill import Prefill
 from mlxcel.runtime.row_copy import Resume, RowCopy
+from mlxcel.runtime.waiting import Waiting
 
-__all__ = ["WAITING", "DraftModel"]
-
-CATCH_UP = 8
-"""Waiting tokens that are read when rows join or leave; older ones are forgotten then."""
-
-WAITING = 64
-"""Tokens of classic steps that wait at most, per row."""
+__all__ = ["DraftModel"]
 
 
 class DraftModel:
@@ -55,10 +47,7 @@ class DraftModel:
     def clear(self) -> None:
         """Drop all rows."""
         self.caches = new_caches(self.model, slack=self.slack, length_step=self.length_step)
-        self._unread: list[mx.array] = []  # tokens of each row, oldest first, then the bonus
-        self._unread_bound = 0
-        self._unread_start = mx.zeros((0,), mx.int32)
-        self._gaps: list[int] = []  # tokens of each row that the draft model has not read
+        self.waiting = Waiting()  # tokens of classic steps, behind the one before them
 
     def position_bytes(self) -> list[tuple[int, int | None]]:
         """Bytes of one position of a row, see `mlxcel.runtime.cache_cost.position_bytes`."""
@@ -74,9 +63,13 @@ class DraftModel:
 
     def join(self, prefill: Prefill) -> None:
         """Add a row below the others."""
-        self._catch_up()
+        if self.waiting.little:
+            self._read()
+        self.waiting.forget(1)
+        if self.waiting.count:
+            self.waiting.take()  # the newest is in the cache, so the next draft feeds it anyway
         self.caches.append(prefill.caches)
-        self._gaps.append(0)
+        self.waiting.gaps.append(0)
 
     def copy_row(self, row: int, length: int, written: int) -> RowCopy | None:
         """Copy a row's first ``length`` tokens, less those that wait if they are many.
@@ -85,10 +78,10 @@ class DraftModel:
 
         ``None`` where tokens have been forgotten or none has been read.
         """
-        if len(self._unread) <= CATCH_UP:
+        if self.waiting.little:
             self._read()
-        read = length - len(self._unread)
-        if self._gaps[row] or read <= 0:
+        read = length - self.waiting.count
+        if self.waiting.gaps[row] or read <= 0:
             return None
         assert isinstance(self.caches, SlotCache)
         return RowCopy.of(self.caches, row, read, written)
@@ -96,9 +89,8 @@ class DraftModel:
     def keep(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
         if rows:
-            self._catch_up()
             self.caches.gather(rows)
-            self._gaps = [self._gaps[row] for row in rows]
+            self.waiting.keep(rows)
         else:
             self.clear()
 
@@ -112,34 +104,21 @@ class DraftModel:
         bound : int
             As for `Batch.frame`.
         """
-        if len(self._unread) == WAITING:
-            self._unread.pop(0)
-            self._gaps = [gap + 1 for gap in self._gaps]
-        if not self._unread:
-            self._unread, self._unread_start = [batch.previous], self._place(batch.lengths - 1)
-        self._unread.append(batch.bonus)
-        self._unread_bound = bound
+        if not self.waiting.count:
+            self._wait(batch.previous, batch.lengths - 1, bound)
+        self._wait(batch.bonus, batch.lengths, bound)
 
-    def _place(self, positions: mx.array) -> mx.array:
-        """Positions of the target's text, ``(rows,)``, as places in the draft model's caches."""
-        return positions - mx.array(self._gaps, mx.int32) if any(self._gaps) else positions
-
-    def _catch_up(self) -> None:
-        """Read the newest tokens that wait, so that rows can change; forget the older ones."""
-        over = len(self._unread) - CATCH_UP
-        if over > 0:
-            del self._unread[:over]
-            self._gaps = [gap + over for gap in self._gaps]
-        self._read()
+    def _wait(self, tokens: mx.array, positions: mx.array, bound: int) -> None:
+        self.waiting.add((tokens[:, None],), positions, None, bound)
 
     def _read(self, leave: int = 0) -> None:
-        """Feed what is unread by itself, but for the newest ``leave`` tokens."""
-        while len(self._unread) > leave:
-            fed = min(len(self._unread) - leave, self.slack)
-            tokens = mx.stack(self._unread[:fed], axis=1)
-            self.caches.frame = Frame(self._unread_start, fed, self._unread_bound)
+        """Feed what waits by itself, but for the newest ``leave`` tokens."""
+        while self.waiting.count > leave:
+            fed = min(self.waiting.count - leave, self.slack)
+            bound = self.waiting.bound
+            (tokens,), start = self.waiting.take(fed)
+            self.caches.frame = Frame(start, fed, bound)
             self.model.hidden(tokens, self.caches.layers)
-            self._unread, self._unread_start = self._unread[fed:], self._unread_start + fed
 
     def draft(self, batch: Batch, width: int, *, bound: int, exact: int | None) -> mx.array:
         """Propose ``width - 1`` tokens for every row.
@@ -159,16 +138,15 @@ class DraftModel:
             uint32 ``(rows, width - 1)``, not evaluated.
         """
         self._read(leave=self.slack - 1)
-        before = self._unread or [batch.previous]
-        tokens = mx.stack([*before, batch.bonus], axis=1)
-        start = self._place(batch.lengths - len(before))
-        self._unread = []
-        gaps = mx.array(self._gaps, mx.int32)[:, None] if any(self._gaps) else 0
+        before = self.waiting.take()[0][0] if self.waiting.count else batch.previous[:, None]
+        tokens = mx.concatenate([before, batch.bonus[:, None]], axis=1)
+        start, _ = self.waiting.place(batch.lengths - int(before.shape[1]))
+        gaps = mx.array(self.waiting.gaps, mx.int32)[:, None] if any(self.waiting.gaps) else 0
         block = batch.bonus[:, None]
         for step in range(width - 1):
             fed = int(tokens.shape[1])
             if exact is not None and batch.rows == 1:
-                frame = Frame.exact(exact + step + 1 - fed - self._gaps[0], fed)
+                frame = Frame.exact(exact + step + 1 - fed - self.waiting.gaps[0], fed)
             else:
                 frame = Frame(start, fed, bound)
             self.caches.frame = frame

@@ -6,11 +6,9 @@ verify pass makes hidden states for the whole block, and its choices are the tok
 them, so the true pairs of every row are the block's first accepted + 1; the rest lies
 beyond the row's new length and is overwritten later. All rows therefore take one pass.
 
-After rounds without drafts (classic steps) the pairs wait on the device and are read together
-before the next draft: a classic step then costs what it costs without a drafter. More than
-`WAITING` of them are forgotten, the oldest first, and the head's own positions are counted
-without them: rows that classic decode serves for good cost the head nothing, and if they draft
-again it has read the beginning and the newest part of the text.
+Pairs of rounds without drafts (classic steps) wait on the device, see `mlxcel.runtime.waiting`: a
+classic step then costs what it costs without a drafter. A row that drafts again after a long time
+has read the beginning and the newest part of its text.
 """
 
 from __future__ import annotations
@@ -27,15 +25,9 @@ from mlxcel.runtime.frame import Frame
 from mlxcel.runtime.kv_cache import SlotCache
 from mlxcel.runtime.prefill import Prefill
 from mlxcel.runtime.row_copy import Resume, RowCopy
+from mlxcel.runtime.waiting import Waiting
 
-__all__ = ["WAITING", "MtpChain", "MtpPrefill"]
-
-WAITING = 64
-"""Pairs of classic steps that wait at most, per row: hidden states of a few megabytes."""
-
-CATCH_UP = 8
-"""Waiting pairs that are read when rows join or leave; older ones are forgotten then. With 16 rows
-parked, reading 64 of each at every join was a tenth of all time."""
+__all__ = ["MtpChain", "MtpPrefill"]
 
 
 class MtpPrefill:
@@ -113,19 +105,7 @@ class MtpChain:
         """Drop all rows."""
         self.caches = self._new_caches()
         self.state: mx.array | None = None
-        # Features and tokens of classic steps, oldest first, and where they begin.
-        self._unread: list[tuple[mx.array, mx.array]] = []
-        self._unread_start: mx.array | None = None
-        self._unread_bound = 0
-        self._unread_exact: int | None = None
-        self._gaps: list[int] = []  # tokens of each row that the head has not read
-
-    def _place(self, start: mx.array, exact: int | None) -> tuple[mx.array, int | None]:
-        """Where a block that begins at these lengths begins in the head's cache."""
-        if not any(self._gaps):
-            return start, exact
-        gaps = mx.array(self._gaps, dtype=mx.int32)
-        return start - gaps, None if exact is None else exact - self._gaps[0]
+        self.waiting = Waiting()  # features and tokens of classic steps
 
     def position_bytes(self) -> list[tuple[int, int | None]]:
         """Bytes of one position of a row, see `mlxcel.runtime.cache_cost.position_bytes`."""
@@ -158,10 +138,10 @@ class MtpChain:
 
         ``None`` where pairs have been forgotten or none has been read.
         """
-        if len(self._unread) <= CATCH_UP:
+        if self.waiting.little:
             self._read_waiting()
-        read = length - len(self._unread)
-        if self._gaps[row] or read <= 0:
+        read = length - self.waiting.count
+        if self.waiting.gaps[row] or read <= 0:
             return None
         return RowCopy.of(self.caches, row, read, read)
 
@@ -169,24 +149,30 @@ class MtpChain:
         """Add a row below the others: the pair of its last prompt token and first output."""
         if prefill.last is None:
             raise AssertionError("the prompt has not been read")
-        self._catch_up()
+        if self.waiting.little:
+            self._read_waiting()
         place = prefill.length - 1 if prefill.speculate else 0
         token = mx.array([[first]], dtype=mx.uint32)
         hidden = self.head.reduce(prefill.last)
         state = self.read(hidden, token, Frame.exact(place, 1), prefill.caches)
         self.caches.append(prefill.caches)
-        self._gaps.append(0)
-        self.state = state if self.state is None else mx.concatenate([self.state, state])
+        if self.waiting.count:
+            # It waits with the others' newest; to read it again changes nothing.
+            self.waiting.join((prefill.last, token), place, place + 1)
+            self.state = None
+        else:
+            self.state = state if self.state is None else mx.concatenate([self.state, state])
+        self.waiting.gaps.append(0)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
-        if not rows or self.state is None:
+        if not rows or not self.waiting.gaps:
             self.clear()
             return
-        self._catch_up()
         self.caches.gather(rows)
-        self._gaps = [self._gaps[row] for row in rows]
-        self.state = self.state[mx.array(list(rows), dtype=mx.int32)]
+        self.waiting.keep(rows)
+        if self.state is not None:
+            self.state = self.state[mx.array(list(rows), dtype=mx.int32)]
 
     def read(
         self, hidden: mx.array, tokens: mx.array, frame: Frame, caches: SlotCache | None = None
@@ -222,7 +208,7 @@ class MtpChain:
         if self.state is None:
             raise AssertionError("no row has joined")
         state, block = self.state, batch.bonus[:, None]
-        begin, exact = self._place(batch.lengths, exact)
+        begin, exact = self.waiting.place(batch.lengths, exact)
         for step in range(width - 1):
             if step:
                 start = None if exact is None else exact + step - 1
@@ -247,11 +233,11 @@ class MtpChain:
         """
         features, tokens = check.features, check.choice.tokens
         if features.shape[1] == 1:
-            self._wait(check, bound, exact)
+            self.waiting.add((features, tokens), check.start, exact, bound)
             return
         self._read_waiting()
         index = check.accepted[:, None]
-        start, exact = self._place(check.start, exact)
+        start, exact = self.waiting.place(check.start, exact)
         if not self.refresh and features.shape[1] > 2:
             # The chain has made all entries but the last two: the newest pair, and before
             # it the last draft's if every draft was accepted.
@@ -264,40 +250,20 @@ class MtpChain:
         states = self.read(self.head.reduce(features), tokens, frame)
         self.state = mx.take_along_axis(states, index[..., None], axis=1)
 
-    def _wait(self, check: Check, bound: int, exact: int | None) -> None:
-        """Leave a classic step's pair for later."""
-        if len(self._unread) == WAITING:
-            self._unread.pop(0)
-            self._gaps = [gap + 1 for gap in self._gaps]
-        if not self._unread:
-            self._unread_start, self._unread_exact = self._place(check.start, exact)
-        self._unread.append((check.features, check.choice.tokens))
-        self._unread_bound = bound
-
-    def _catch_up(self) -> None:
-        """Read the newest pairs that wait, so that rows can change; forget the older ones."""
-        over = len(self._unread) - CATCH_UP
-        if over > 0:
-            del self._unread[:over]
-            self._gaps = [gap + over for gap in self._gaps]
-        self._read_waiting()
-
     def _read_waiting(self) -> None:
         """Take in the pairs of the classic steps since the last draft: one token per row each."""
-        if not self._unread or self._unread_start is None:
+        waiting = self.waiting
+        if not waiting.count:
             return
-        features = mx.concatenate([pair[0] for pair in self._unread], axis=1)
-        tokens = mx.concatenate([pair[1] for pair in self._unread], axis=1)
-        frame = _frame(
-            self._unread_start, len(self._unread), self._unread_bound, self._unread_exact
-        )
+        width, bound, exact = waiting.count, waiting.bound, waiting.exact
+        (features, tokens), start = waiting.take()
+        frame = _frame(start, width, bound, exact)
         self.state = self.read(self.head.reduce(features), tokens, frame)[:, -1:]
-        self._unread = []
 
     def pending(self) -> list[mx.array]:
         """Arrays to be evaluated so that nothing stays a graph."""
-        newest = self._unread[-1] if self._unread else ()  # the older ones have been
-        return [*newest, *self.caches.state, *([] if self.state is None else [self.state])]
+        state = [] if self.state is None else [self.state]
+        return [*self.waiting.newest, *self.caches.state, *state]
 
 
 def _frame(offset: mx.array, width: int, bound: int, exact: int | None) -> Frame:

@@ -197,7 +197,7 @@ class Stale(MtpChain):
     def absorb(self, check: Check, *, bound: int, exact: int | None) -> None:
         super().absorb(check, bound=bound, exact=exact)
         rejected = check.packed.shape[2] - 1 - int(check.accepted[0].item())
-        self._gaps = [gap - rejected for gap in self._gaps]
+        self.waiting.gaps = [gap - rejected for gap in self.waiting.gaps]
 
 
 class Kept(MtpChain):
