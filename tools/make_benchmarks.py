@@ -54,6 +54,12 @@ def fixed(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
+UNCOUNTED = (
+    "Records before 1 December 2026 counted drafts only up to the first that did not hold; their "
+    "acceptance is\nleft out, for it is not accepted over proposed.\n\n"
+)
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
@@ -263,7 +269,7 @@ def page() -> str:
     )
     sections = (
         ("What the evidence says", verdicts(decide(records))),
-        ("Measured here", results(every, "measured")),
+        ("Measured here", UNCOUNTED + results(every, "measured")),
         *([measured_costs] if costs else []),
         ("Published elsewhere", results(every, "published")),
         (

@@ -637,7 +637,7 @@ cdef class SlotTable:
         """Settle one row; returns the tokens it emitted."""
         cdef int32_t slot = self._plan_slots[entry, row]
         cdef int32_t width = self._plan_widths[entry, row]
-        cdef int32_t accepted, count, kept
+        cdef int32_t accepted, count, kept, proposed
         self._in_flight[slot] -= 1
         self._ahead[slot] -= width
         self._count[row] = 0
@@ -660,9 +660,12 @@ cdef class SlotTable:
         self._length[slot] += accepted + 1
         self._budget[slot] -= count
         self._emitted[slot] += count
+        proposed = width - 1
         if self._finish[row] != ENDED_NOT:
             self._state[slot] = IS_FINISHED
-        self._count_row(slot, width, accepted, count)
+            proposed = min(proposed, count)
+        self._count_row(slot, proposed, min(accepted, count))
+        self._count_width(slot, width)
         return count
 
     cdef inline int32_t _through_stop(
@@ -679,14 +682,18 @@ cdef class SlotTable:
         return 0
 
     cdef inline int _count_row(
-        self, int32_t slot, int32_t width, int32_t accepted, int32_t count
+        self, int32_t slot, int32_t proposed, int32_t accepted
     ) except -1:
-        """Update the counters of a running slot; nothing past the end is counted."""
+        """Count a running slot's drafts, but none past the end."""
         cdef int32_t position
-        for position in range(min(width - 1, count)):
+        for position in range(proposed):
             self._proposed_at[slot, position] += 1
-        for position in range(min(accepted, count)):
+        for position in range(accepted):
             self._accepted_at[slot, position] += 1
+        return 0
+
+    cdef inline int _count_width(self, int32_t slot, int32_t width) except -1:
+        """Count a running slot's round."""
         if self._settled[slot] == 0 or width < self._width_min[slot]:
             self._width_min[slot] = width
         if width > self._width_max[slot]:
@@ -738,8 +745,8 @@ cdef class SlotTable:
             `state`; `length`, `budget` (left), `emitted` in tokens; `width` (wanted);
             `in_flight` in rounds and `ahead` in tokens; `rounds` settled while running;
             `width_min` and `width_max` of those rounds (0 before the first); `proposed` and
-            `accepted`, lists by draft position: how often that draft was judged (those
-            before it all held) and how often it held.
+            `accepted`, lists by draft position: how often a draft was proposed there, but for
+            those past the end, and how often it held, with all before it.
 
         Raises
         ------

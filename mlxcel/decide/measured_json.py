@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 
 from mlxcel.decide._fields import Fields
 from mlxcel.decide.exactness import Level
-from mlxcel.decide.provenance import ExactnessNote, KernelNote, Provenance
+from mlxcel.decide.provenance import DraftsCounted, ExactnessNote, KernelNote, Provenance
 from mlxcel.decide.raw_runs import Arm, Difference, RawRow, Run
 from mlxcel.errors import LoadError
 
@@ -19,6 +19,7 @@ _Made = TypeVar("_Made")
 
 _ARMS: tuple[Arm, ...] = get_args(Arm)
 _LEVELS: tuple[Level, ...] = get_args(Level)
+_DRAFTS: tuple[DraftsCounted, ...] = get_args(DraftsCounted)
 _MAX_WIDTH = 1024
 _MAX_COUNT = 2**31 - 1
 _MAX_SECONDS = 1e8
@@ -64,6 +65,7 @@ def parse_provenance(fields: Fields) -> Provenance:
         "guards": fields.mapping("guards"),
         "round_loop": fields.whole("round_loop", 1, _MAX_COUNT),
         "cost_only": fields.flag("cost_only"),
+        "drafts": fields.word("drafts", _DRAFTS),
     }
     fields.close()
     return made(Provenance, values, fields.where)

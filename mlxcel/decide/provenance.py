@@ -6,13 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from mlxcel.decide.exactness import Level
 from mlxcel.errors import LoadError
 
 __all__ = [
     "ENVIRONMENT_PREFIXES",
+    "DraftsCounted",
     "ExactnessNote",
     "KernelNote",
     "Provenance",
@@ -25,6 +26,8 @@ ENVIRONMENT_PREFIXES = ("MLXCEL_", "OPENBLAS_", "OMP_", "MLX_")
 
 GUARDS = {"quiet": "the quiet gate before the runs", "contention": "the contention watch"}
 """Guards that a row needs to be published, and what people call them."""
+
+DraftsCounted = Literal["proposed", "judged"]
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -82,6 +85,9 @@ class Provenance:
         Version of the round loop.
     cost_only : bool
         Whether only times of passes were taken, with no text behind them.
+    drafts : {"proposed", "judged"}
+        What its counts call proposed: all drafts of a round, or, before 1 December 2026, only
+        those up to the first that did not hold. Acceptance over the latter is not the field's.
     """
 
     memory_bytes: int
@@ -100,6 +106,7 @@ class Provenance:
     guards: Mapping[str, Any]
     round_loop: int
     cost_only: bool
+    drafts: DraftsCounted = "proposed"
 
     def __post_init__(self) -> None:
         if (self.commit is None) != (self.dirty is None):

@@ -41,7 +41,8 @@ class Reading:
     row : Row
         The row.
     acceptance : float or None
-        As given, else from the counts.
+        As given, else from the counts; ``None`` where they hold only judged drafts, see
+        `mlxcel.decide.provenance.Provenance`.
     classic_tok_s : float or None
         As given, else of the same prompt in the record named by ``classic_from``.
     speedup : float or None
@@ -132,7 +133,8 @@ def _reading(record: Record, row: Row, source: Record) -> Reading:
     if classic is not None and row.speculative_tok_s is not None:
         ratio = row.speculative_tok_s / classic
     speedup = ratio if row.speedup is None else row.speedup
-    acceptance, emitted = acceptance_of(row), row.emitted_per_verify
+    judged = record.provenance is not None and record.provenance.drafts == "judged"
+    acceptance, emitted = None if judged else acceptance_of(row), row.emitted_per_verify
     return Reading(
         record=record,
         row=row,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mlxcel._fast import SlotTable
+from mlxcel._fast import FINISH_NONE, SlotTable
 from mlxcel.engine.counters import added
 from mlxcel.engine.load_admission import why_beside
 from mlxcel.engine.scheduler import Settled
@@ -68,7 +68,9 @@ def spec_stats(
         return replace(base, reason=early) if decision.run else base
     proposed, accepted = list(counters["proposed"]), list(counters["accepted"])
     if last is not None and taken < last.count:
-        _take_back(proposed, taken, min(last.width - 1, last.count))
+        drafts = last.width - 1
+        counted = drafts if last.finish == FINISH_NONE else min(drafts, last.count)
+        _take_back(proposed, taken, counted)
         _take_back(accepted, taken, min(last.accepted, last.count))
     deepest = max((at for at, count in enumerate(proposed, 1) if count), default=0)
     if decision.run and not deepest:

@@ -104,7 +104,7 @@ def test_a_new_round_loop_needs_the_evidence_looked_through():
 
 
 def test_a_new_round_loop_makes_measured_records_stale():
-    value = record_to_dict(RECORDS[0]) | {
+    value = record_to_dict(PUBLISHED[0]) | {
         "id": "here",
         "origin": "measured",
         "round_loop": ROUND_LOOP_VERSION,

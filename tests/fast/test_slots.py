@@ -222,7 +222,7 @@ def test_one_round_by_hand() -> None:
     # A stop that takes the last of the budget is a stop.
     assert table.finish.tolist() == [0, _fast.FINISH_STOP, _fast.FINISH_LENGTH, _fast.FINISH_STOP]
     assert [table.stats(slot)["length"] for slot in range(4)] == [22, 24, 23, 23]
-    assert table.stats(0)["proposed"] == [1, 1, 0]
+    assert table.stats(0)["proposed"] == [1, 1, 1]
     assert table.stats(0)["accepted"] == [1, 0, 0]
     assert table.stats(1)["proposed"] == [1, 0, 0]
     assert table.stats(1)["accepted"] == [1, 0, 0]

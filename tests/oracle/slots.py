@@ -188,7 +188,8 @@ class SlotOracle:
         slot.budget -= count
         slot.emitted += count
         slot.widths.append(width)
-        slot.proposed += range(min(width - 1, count))
+        ended = finish != FINISH_NONE
+        slot.proposed += range(min(width - 1, count) if ended else width - 1)
         slot.accepted += range(min(accepted, count))
         if finish != FINISH_NONE:
             slot.state = FINISHED

@@ -132,6 +132,7 @@ def measured_value(
             "started": "2026-11-30T21:05:00Z",
             "round_loop": 1,
             "cost_only": False,
+            "drafts": "proposed",
         }
         | (provenance or {}),
     }  # fmt: skip
