@@ -45,7 +45,7 @@ def llm() -> Iterator[LLM]:
 
 def idle(llm: LLM) -> bool:
     """Whether the engine comes to rest with every slot free."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         with suppress(AssertionError):
             return llm.call(_at_rest)
@@ -60,16 +60,17 @@ def _at_rest(engine: Engine) -> bool:
     return True
 
 
-def break_step(llm: LLM, error: Exception, after: int = 0) -> None:
-    """Make the engine's verify pass raise, after so many good ones."""
+def break_step(llm: LLM, error: Exception, after: int = 0, requests: int = 1) -> None:
+    """Make the engine's verify pass raise, after so many good ones with all requests there."""
 
     def change(engine: Engine) -> None:
         verify, left = engine.batch.verify, [after]
 
         def broken(*args: Any, **kwargs: Any) -> Any:
-            if left[0] == 0:
-                raise error
-            left[0] -= 1
+            if len(list(engine.scheduler.unfinished)) >= requests:
+                if left[0] == 0:
+                    raise error
+                left[0] -= 1
             return verify(*args, **kwargs)
 
         engine.batch.verify = broken  # type: ignore[method-assign]
@@ -154,12 +155,12 @@ def test_two_threads_get_their_solo_outputs(llm: LLM) -> None:
     gate = threading.Barrier(len(asked))
 
     def stream(kwargs: dict[str, Any]) -> list[Chunk]:
-        gate.wait(20)
+        gate.wait(120)
         return list(llm.stream(**kwargs))
 
     running = [in_thread(lambda kwargs=kwargs: stream(kwargs)) for kwargs in asked]
     for (thread, results), alone in zip(running, solo, strict=True):
-        thread.join(60)
+        thread.join(300)
         last = results[0][-1].completion
         assert last.token_ids == alone.token_ids
         assert "".join(chunk.text for chunk in results[0]) == alone.text
@@ -169,7 +170,14 @@ def test_two_threads_get_their_solo_outputs(llm: LLM) -> None:
 def test_generate_many_goes_on_when_the_queue_is_full() -> None:
     settings = replace(SETTINGS, max_rows=1, max_queue=2)
     prompts = [[3 + at, 9, 20] for at in range(9)]
+
+    def hold(engine: Engine) -> None:
+        """No step before a request was refused: it is the queue that is slow, not this thread."""
+        step = engine.step
+        engine.step = lambda: step() if engine.metrics.refused["capacity"] else []  # type: ignore[method-assign]
+
     with LLM(lambda: Engine(tiny.loaded(tiny.llama_model()), None, settings)) as narrow:
+        narrow.call(hold)
         many = narrow.generate_many(prompts, max_tokens=6)
         alone = [narrow.generate(prompt, max_tokens=6) for prompt in prompts]
         assert [each.token_ids for each in many] == [each.token_ids for each in alone]
@@ -267,7 +275,7 @@ def test_closing_ends_a_running_stream_with_an_error() -> None:
     next(chunks)
     thread, results = in_thread(lambda: list(chunks))
     llm.close()
-    thread.join(30)
+    thread.join(300)
     assert isinstance(results[0], EngineError)
     assert "closed" in str(results[0])
     llm.close()
@@ -283,7 +291,7 @@ def test_closing_ends_those_that_wait() -> None:
         time.sleep(0.01)
     llm.close()
     for thread, results in running:
-        thread.join(30)
+        thread.join(300)
         assert isinstance(results[0], EngineError)
 
 
@@ -302,7 +310,7 @@ def test_a_process_ends_well_in_the_middle_of_a_stream(tmp_path: Path, last: str
         env=os.environ | {"PYTHONPATH": str(Path(mlxcel.__file__).parents[1])},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (done.returncode, done.stderr) == (3 if "raise" in last else 0, "")
@@ -358,13 +366,11 @@ def test_what_loading_raises_is_raised(error: Exception) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("no memory"), TypeError("a bug")])
 def test_a_failed_step_reaches_every_reader(llm: LLM, error: Exception) -> None:
-    break_step(llm, error, after=20)
-    running = [
-        in_thread(lambda: llm.generate(PROMPT, max_tokens=LONG))
-        for _ in range(SETTINGS.max_rows + 2)
-    ]
+    count = SETTINGS.max_rows + 2
+    break_step(llm, error, after=20, requests=count)
+    running = [in_thread(lambda: llm.generate(PROMPT, max_tokens=LONG)) for _ in range(count)]
     for thread, results in running:
-        thread.join(30)
+        thread.join(300)
         assert not thread.is_alive()
         assert isinstance(results[0], EngineError)
         assert str(error) in str(results[0])

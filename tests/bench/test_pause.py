@@ -199,7 +199,7 @@ def test_a_child_that_holds_our_descriptors_hides_no_death(indexer):
 
 
 def test_a_benchmark_that_hangs_is_overtaken_by_the_deadline(indexer):
-    with driver(deadline=1.0) as benchmark:
+    with driver(deadline=3.0) as benchmark:
         assert eventually(lambda: is_stopped(indexer.pid))
         benchmark.send_signal(signal.SIGSTOP)  # not even its threads run
         assert eventually(lambda: not is_stopped(indexer.pid))
@@ -265,7 +265,7 @@ def test_the_watchdog_needs_nothing_but_the_standard_library():
         "print([m for m in sys.modules if m.startswith('mlxcel')])"
     )
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=30
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=300
     )
     assert (done.stdout, done.stderr) == ("[]\n", "")
 

@@ -267,6 +267,6 @@ def test_help_and_json_load_neither_rich_nor_mlx():
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": str(Path(mlxcel.__file__).parents[1])},
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -62,7 +62,7 @@ def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         env=ENVIRON | environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
 
 
@@ -127,7 +127,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         env=ENVIRON,
         stdout=writing,
         stderr=subprocess.PIPE,
-        timeout=60,
+        timeout=300,
     )
     os.close(writing)
     assert done.stderr == b""

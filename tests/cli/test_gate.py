@@ -71,7 +71,7 @@ def test_help_and_json_load_neither_rich_nor_mlx(words):
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": str(Path(mlxcel.__file__).parents[1])},
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("[]\n")

@@ -17,6 +17,6 @@ def test_generated_pages_are_current() -> None:
         env={"PYTHONPATH": str(Path(mlxcel.__file__).parents[1])},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -37,6 +37,7 @@ def ask(
     return found
 
 
+@pytest.mark.measured
 def test_stored_declines_and_dense_runs(demo_folder: Path, cache: Path) -> None:
     stored = ask(demo_folder, cache, weights="stored", mtp_adaptive=False, tokens=6)
     assert (stored.decision.run, stored.decision.source) == (False, "gate")

@@ -54,7 +54,7 @@ def steps_of(checkpoint: Path) -> tuple[int, float]:
 
 def kill_after(process: subprocess.Popen[bytes], checkpoint: Path, seconds: float) -> None:
     """Kill -9 once so much training is in the checkpoint."""
-    end = time.monotonic() + 60 + 2 * seconds
+    end = time.monotonic() + 300 + 2 * seconds
     while process.poll() is None and time.monotonic() < end:
         if checkpoint.exists() and steps_of(checkpoint)[1] >= seconds:
             break

@@ -76,7 +76,7 @@ def launch(out: Path, *, resume: bool = False, stop: int = 0, **more: Any) -> li
         started.append(process)
     found = []
     for process in started:
-        printed, _ = process.communicate(timeout=240)
+        printed, _ = process.communicate(timeout=600)
         if stop:
             assert process.returncode == (9 if process is started[0] else 1)
             continue

@@ -31,6 +31,7 @@ def load(tmp_path: Path, weights: str) -> LoadedModel:
     )
 
 
+@pytest.mark.measured
 def test_the_verdict_of_this_host_is_kept(tmp_path: Path) -> None:
     model, settings = load(tmp_path, "stored"), Settings(cache_dir=tmp_path)
     first = kernel_verdict(model, settings)
@@ -145,6 +146,7 @@ def test_the_width_of_the_settings_counts(tmp_path: Path, monkeypatch: pytest.Mo
         assert prefer(network.model, network.config).form == form
 
 
+@pytest.mark.measured
 @pytest.mark.skipif(mx.default_device() != mx.Device(mx.cpu), reason="a statement about CPUs")
 def test_the_demo_model_is_dense_on_a_cpu_and_loads_quickly_again(
     demo_folder: Path, tmp_path: Path
@@ -157,6 +159,8 @@ def test_the_demo_model_is_dense_on_a_cpu_and_loads_quickly_again(
     written = path.stat().st_mtime_ns
     assert load_model(demo_folder, settings).representation == first
     assert path.stat().st_mtime_ns == written
+
+
 # -- padding -------------------------------------------------------------------------
 
 # 8 rows are cheaper than 2 to 7, as on an H200, but for the stored form only.

@@ -19,7 +19,7 @@ def test_the_page_is_current():
         env={"PYTHONPATH": str(Path(mlxcel.__file__).parents[1])},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -111,7 +111,7 @@ def in_new_process(code: str, **environ: str) -> subprocess.CompletedProcess[str
         env=clean | {"PYTHONPATH": root} | environ,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 

@@ -123,7 +123,7 @@ def test_all_quantizations_can_be_timed(mode: tuple[str, int, int]) -> None:
 
 def test_a_real_run_is_positive_and_short() -> None:
     times = measure_kernels([SMALL, HEAD], mx.float32, budget=0.5)
-    assert times.seconds < 5
+    assert 0 < times.seconds < 60
     assert all(min(samples) > 0 for samples in times.samples.values())
 
 

@@ -169,12 +169,12 @@ def test_a_slow_reader_is_cancelled_and_others_go_on(up: Hosted) -> None:
     quick.submit(1)
     other = up.ticket(1)
     big = "y" * 4000  # the socket's own buffer is full after about fifty
+    seen: list[str] = []
     for step in range(400):
         ticket.deliver(chunk(0, big))
         up.deliver(other, chunk(1, str(step)))
-    seen: list[str] = []
-    while len(seen) < 400:
-        seen += [plain[1] for _, plain in quick.until("chunks")[1]]
+        while len(seen) <= step:  # as quick as the engine, whoever has the processor
+            seen += [plain[1] for _, plain in quick.until("chunks")[1]]
     assert seen == [str(step) for step in range(400)]
     assert until(lambda: up.backend.cancelled == [ticket])
     assert ticket.withdrawn
@@ -193,7 +193,7 @@ def test_a_slow_reader_is_cancelled_and_others_go_on(up: Hosted) -> None:
 def test_who_asks_without_reading_is_not_read_any_more(up: Hosted) -> None:
     client = RawClient(up.path)
     question = pack(["call", 1, "encode", ["z" * 5000]], REQUEST_LIMIT)
-    client.sock.settimeout(0.5)
+    client.sock.settimeout(2)
     sent = 0
     with suppress(TimeoutError):
         while sent < 20_000:
@@ -201,7 +201,7 @@ def test_who_asks_without_reading_is_not_read_any_more(up: Hosted) -> None:
             sent += 1
     assert 1000 < sent < 20_000
     assert until(lambda: up.status()["clients"] == 2)  # the others are served
-    client.sock.settimeout(10)
+    client.sock.settimeout(30)
     for _ in range(sent):
         assert client.next()[:2] == ["result", 1]
 
@@ -339,7 +339,7 @@ def test_a_drain_that_takes_too_long(path: Path) -> None:
         up.host.drain()
         with pytest.raises(EngineError, match="shuts down and waits for the request no longer"):
             next(running)
-        assert 0.15 < time.monotonic() - began < 3
+        assert time.monotonic() - began > 0.15
         assert up.backend.cancelled == [up.ticket()]
         assert until(lambda: up.ended == [os.EX_OK])
 

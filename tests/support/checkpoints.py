@@ -54,6 +54,7 @@ def write_tiny_llama(
     template: bool = True,
     tools: bool = False,
     layers: int = 2,
+    context: int = 4096,
 ) -> Path:
     """Write a random llama of a few layers.
 
@@ -76,6 +77,8 @@ def write_tiny_llama(
         Whether it names tools, in a form of calls that mlx-lm knows.
     layers : int
         How many.
+    context : int
+        Positions that it claims to be made for.
 
     Returns
     -------
@@ -94,7 +97,7 @@ def write_tiny_llama(
         "num_key_value_heads": 2,
         "rms_norm_eps": 1e-5,
         "vocab_size": rows,
-        "max_position_embeddings": 4096,
+        "max_position_embeddings": context,
         "tie_word_embeddings": True,
         "eos_token_id": vocab[SPECIAL[0]],
     }

@@ -21,7 +21,7 @@ from mlxcel.types import Chunk, Completion, Decision, SpecStats, Usage
 ASKED: dict[str, Any] = {"prompt": [1], "params": {}, "options": {}, "stream": True}
 
 
-def until(true: Callable[[], Any], seconds: float = 10.0) -> bool:
+def until(true: Callable[[], Any], seconds: float = 30.0) -> bool:
     """Wait for a condition; return whether it came."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -81,7 +81,7 @@ class RawClient:
     def __init__(self, path: Path, *, greet: bool = True) -> None:
         self.made.append(self)
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(10)
+        self.sock.settimeout(30)
         self.sock.connect(str(path))
         self._frames = Frames(ANSWER_LIMIT)
         self._found: list[list[Any]] = []
@@ -160,7 +160,7 @@ def hosted(path: Path, *, ready: bool = True, **options: Any) -> Iterator[Hosted
     finally:
         made.host.drain()
         made.host.drain()
-        made.thread.join(10)
+        made.thread.join(30)
         made.listener.close()
         while RawClient.made:
             RawClient.made.pop().close()

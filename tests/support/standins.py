@@ -33,7 +33,7 @@ def is_stopped(pid: int) -> bool:
     return any(process.stopped for process in read_processes() if process.pid == pid)
 
 
-def eventually(true: Callable[[], bool], seconds: float = 10.0) -> bool:
+def eventually(true: Callable[[], bool], seconds: float = 30.0) -> bool:
     """Whether something becomes true within some time."""
     end = time.monotonic() + seconds
     while not true():

@@ -164,7 +164,7 @@ def refused(response: Any, status: int) -> dict[str, Any]:
     return found
 
 
-def soon(true: Callable[[], Any], seconds: float = 5.0) -> bool:
+def soon(true: Callable[[], Any], seconds: float = 30.0) -> bool:
     """Wait for a condition."""
     ticks = threading.Event()
     for _ in range(int(seconds / 0.01)):

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 def run_node(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run node in the folder."""
     return subprocess.run(
-        [str(node), *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        [str(node), *words], cwd=folder, capture_output=True, text=True, timeout=300, check=False
     )
 
 

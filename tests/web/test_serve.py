@@ -25,9 +25,12 @@ import pytest
 
 import mlxcel
 from tests.support.checkpoints import write_tiny_llama
+from tests.support.fixed_profile import keep_profile
+from tests.support.timing import quickest
 from tests.web.support import HELLO, soon
 
 KEY = "a-key"
+CONTEXT = 100_000
 
 
 class Server:
@@ -44,11 +47,12 @@ class Server:
         }  # fmt: skip
         command = [
             sys.executable, "-m", "mlxcel", "serve", "-m", str(folder), "--port", "0", "--socket",
-            str(self.socket), "--api-key-file", str(work / "keys"), "--drain-seconds", "5", *words,
+            str(self.socket), "--api-key-file", str(work / "keys"), "--drain-seconds", "60", *words,
         ]  # fmt: skip
+        keep_profile(folder, work / "cache")
         with self.out.open("w") as out, self.err.open("w") as err:
             self.process = subprocess.Popen(command, env=environ, stdout=out, stderr=err)
-        assert soon(lambda: "try: curl" in self.out.read_text(), 60), self.err.read_text()
+        assert soon(lambda: "try: curl" in self.out.read_text(), 120), self.err.read_text()
         found = re.search(r"at (http://[\d.:]+)", self.out.read_text())
         assert found
         self.address = found[1]
@@ -58,7 +62,7 @@ class Server:
             self.address + path, headers={"Authorization": f"Bearer {KEY}"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=10) as response:
+            with urllib.request.urlopen(request, timeout=30) as response:
                 return response.status, json.load(response)
         except urllib.error.HTTPError as error:
             with error:
@@ -71,12 +75,12 @@ class Server:
     def end(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(90)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny", tools=True)
+    return write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny", tools=True, context=CONTEXT)
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +133,8 @@ def test_tools_reach_the_template_and_the_prompt(client: openai.OpenAI) -> None:
 def test_openais_client_sees_errors(client: openai.OpenAI, server: Server) -> None:
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(**ASK | {"model": "gpt"})
-    with pytest.raises(openai.BadRequestError, match="4096"):
-        client.chat.completions.create(**ASK | {"max_tokens": 4096})
+    with pytest.raises(openai.BadRequestError, match=str(CONTEXT)):
+        client.chat.completions.create(**ASK | {"max_tokens": CONTEXT})
     with pytest.raises(openai.BadRequestError):
         client.chat.completions.create(**ASK, response_format={"type": "json_object"})
     stranger = openai.OpenAI(base_url=f"{server.address}/v1", api_key="x", max_retries=0)
@@ -155,24 +159,23 @@ def test_anthropics_client(server: Server) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_ends_its_request(server: Server, stream: bool) -> None:
-    body = json.dumps(
-        {"messages": HELLO, "max_tokens": 4000, "stream": stream, "n": 4, "logit_bias": {"0": -100}}
-    )
+    asked = {"messages": HELLO, "max_tokens": 60_000, "n": 4, "logit_bias": {"0": -100}}
+    body = json.dumps(asked | {"stream": stream})
     host, _, port = server.address.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as sock:
+    with socket.create_connection((host, int(port)), timeout=30) as sock:
         head = (
             f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         sock.sendall((head + body).encode())
         assert soon(lambda: not server.idle())
-    assert soon(server.idle, 3.0)
+    assert soon(server.idle)
 
 
 def exchange(server: Server, *pieces: bytes) -> bytes:
     """All that the server says to bytes."""
     host, _, port = server.address.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as sock:
+    with socket.create_connection((host, int(port)), timeout=30) as sock:
         for piece in pieces:
             sock.sendall(piece)
         return b"".join(iter(lambda: sock.recv(65536), b""))
@@ -204,14 +207,18 @@ def test_what_is_no_request_is_answered_in_the_one_shape(
 def test_clients_that_stay_after_the_end_hold_nobody_up(server: Server) -> None:
     host, _, port = server.address.removeprefix("http://").partition(":")
     ask = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    with ExitStack() as stack:
-        for _ in range(20):
-            sock = socket.create_connection((host, int(port)), timeout=10)
-            stack.enter_context(sock).sendall(ask)
-        time.sleep(0.2)
-        began = time.monotonic()
-        assert server.get("/health")[0] == 200
-        assert time.monotonic() - began < 1.5
+
+    def seconds_of_another() -> float:
+        with ExitStack() as stack:
+            for _ in range(20):
+                sock = socket.create_connection((host, int(port)), timeout=30)
+                stack.enter_context(sock).sendall(ask)
+            time.sleep(0.2)
+            began = time.monotonic()
+            assert server.get("/health")[0] == 200
+            return time.monotonic() - began
+
+    assert quickest(seconds_of_another, 1.5) < 1.5
 
 
 def asks(server: Server, at: int) -> int:
@@ -220,7 +227,7 @@ def asks(server: Server, at: int) -> int:
         {"prompt": f"hello {at}", "max_tokens": 30, "ignore_eos": True, "stream": True}
     ).encode()
     host, _, port = server.address.removeprefix("http://").partition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=30)
+    connection = http.client.HTTPConnection(host, int(port), timeout=120)
     headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
     try:
         connection.request("POST", "/v1/completions", body, headers)
@@ -238,7 +245,7 @@ def test_many_clients_of_whom_some_leave(server: Server) -> None:
         statuses = list(pool.map(lambda at: asks(server, at), range(160)))
     assert set(statuses) <= {200, 429}
     assert statuses.count(200) > 60
-    assert soon(server.idle, 5.0)
+    assert soon(server.idle)
     assert asks(server, 1) == 200
     assert "Traceback" not in server.err.read_text()
 
@@ -250,8 +257,8 @@ def test_a_dead_engine_is_503_until_it_is_back(server: Server) -> None:
     began = time.monotonic()
     status = server.get("/health")[0]
     assert status in (200, 503)
-    assert time.monotonic() - began < 5
-    assert soon(lambda: server.get("/health")[0] == 200, 30)
+    assert time.monotonic() - began < 10  # whoever is dead, nobody waits for it
+    assert soon(lambda: server.get("/health")[0] == 200, 120)
     assert server.get("/v1/models")[0] == 200
 
 
@@ -265,7 +272,7 @@ def test_sigterm_lets_a_stream_end(folder: Path, tmp_path: Path) -> None:
                 server.process.send_signal(signal.SIGTERM)
                 chunks += list(stream)
         assert chunks[-1].choices[0].finish_reason == "length"
-        assert server.process.wait(20) == 0
+        assert server.process.wait(90) == 0
         assert not server.socket.exists()
         assert "Traceback" not in server.err.read_text()
     finally:
@@ -285,8 +292,8 @@ def test_nothing_outlives_a_server_that_was_killed(folder: Path, tmp_path: Path)
         with socket.socket() as probe:
             return probe.connect_ex((host, int(port))) != 0
 
-    assert soon(gone, 10)
-    assert soon(lambda: not alive(pid), 10)
+    assert soon(gone)
+    assert soon(lambda: not alive(pid))
 
 
 def alive(pid: int) -> bool:
@@ -307,7 +314,7 @@ def test_what_cannot_be_served_is_said_at_once(folder: Path, tmp_path: Path) -> 
         done = subprocess.run(
             [sys.executable, "-m", "mlxcel", *words],
             env=os.environ | {"PYTHONPATH": str(Path(mlxcel.__file__).parents[1])},
-            capture_output=True, text=True, timeout=60,
+            capture_output=True, text=True, timeout=300,
         )  # fmt: skip
     assert done.returncode == 2
     assert f"port {port}" in done.stderr

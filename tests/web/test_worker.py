@@ -25,9 +25,10 @@ def pair() -> Iterator[tuple[Client, socket.socket]]:
 
 def test_a_request_that_drips_is_overdue(pair: tuple[Client, socket.socket]) -> None:
     client, theirs = pair
-    client.due = time.monotonic() + 0.1
+    client.due = time.monotonic() + 60
     theirs.sendall(b"a")
     assert client.recv(10) == b"a"
+    client.due = time.monotonic() + 0.1
     with pytest.raises(SlowClient):
         client.recv(10)
     theirs.sendall(b"b")
@@ -43,7 +44,7 @@ def test_a_client_that_reads_nothing_counts_as_gone(
     began = time.monotonic()
     with pytest.raises(ConnectionResetError):
         client.sendall(bytes(16 * 2**20))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert theirs.recv(1) == b"\0"
 
 
@@ -64,7 +65,7 @@ def test_nobody_waits_for_a_client_that_was_read(pair: tuple[Client, socket.sock
     client, theirs = pair
     began = time.monotonic()
     client.finish()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < worker.LINGER_SECONDS
     assert theirs.recv(10) == b""
 
 

@@ -96,7 +96,7 @@ class Page:
         """Computed style of the first element of a CSS selector."""
         return self.all(selector)[0].value_of_css_property(name)
 
-    def until(self, found: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
+    def until(self, found: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
         """Wait for something to be true; the message names what did not happen."""
         end = time.monotonic() + seconds
         while not (result := found()):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.web.page.browser import ENTER, ESCAPE, Page
@@ -24,7 +26,7 @@ def test_stop_ends_the_stream_and_keeps_the_text(page: Page, server: PageServer,
     assert ANSWER.startswith(page.texts(".answer")[0])
     assert len(page.texts(".answer")[0]) > 8
     assert "no result" in page.text("verdict-texts")
-    assert server.gone.wait(5)
+    assert server.gone.wait(30)
     assert len(server.seen) == 1
     assert not page.part("stop").is_enabled()
 
@@ -121,7 +123,7 @@ def test_loading_is_shown_until_the_server_is_ready(page: Page, server: PageServ
     assert page.text("health-text") == "Loading: weights"
     assert page.part("health-progress").get_property("value") == 3
     server.script = Script()
-    page.until(lambda: page.text("health-text") == "Ready: demo", "the server is ready", 5)
+    page.until(lambda: page.text("health-text") == "Ready: demo", "the server is ready")
     assert not page.part("health-progress").is_displayed()
 
 
@@ -130,10 +132,11 @@ def test_a_stream_that_goes_quiet_is_told_and_can_be_stopped(
 ) -> None:
     server.script = Script(ending="hang")
     page.part("ask").click()
-    said = page.until(lambda: page.texts(".notice:not([hidden])"), "the silence is told", 8)
-    assert said == ["No token for 5 s. The server was heard 0 s ago. Stop ends the wait."]
+    said = page.until(lambda: page.texts(".notice:not([hidden])"), "the silence is told")
+    wanted = r"No token for [5-9] s\. The server was heard [0-2] s ago\. Stop ends the wait\."
+    assert re.fullmatch(wanted, "\n".join(said))
     page.part("stop").click()
     page.ended()
     assert page.texts(".phase")[0].startswith("Stopped by you after ")
     assert page.texts(".notice:not([hidden])") == []
-    assert server.gone.wait(5)
+    assert server.gone.wait(30)
