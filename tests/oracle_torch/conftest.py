@@ -26,6 +26,12 @@ def qwen_cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _made(tmp_path_factory, "make_qwen.py")
 
 
+@pytest.fixture(scope="session")
+def eagle_cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of llamas with EAGLE heads."""
+    return _made(tmp_path_factory, "make_eagle.py")
+
+
 def _made(tmp_path_factory: pytest.TempPathFactory, script: str) -> Path:
     if not Path(PYTHON).exists():
         pytest.skip("torch")

@@ -6,10 +6,8 @@ Runs where torch and transformers are; nothing of this project is imported.
 
 transformers has no head for these models and refuses assisted generation with them, so the head
 is put together from its decoder layer and norm, as vLLM and the published tensor names have it.
-Per case there is a folder with ``target`` (the head inside, as published) and ``cases.npz``: by
-prompt length L the target's logits (``logits_L``), its greedy continuation (``greedy_L``), and for
-each j the four drafts after j tokens of that (``drafts_L_j``) with their logits
-(``draft_logits_L_j``), each from a fresh pass.
+Per case there is a folder with ``target`` (the head inside, as published) and ``cases.npz``, see
+``head_cases.py``.
 """
 
 from __future__ import annotations
@@ -21,12 +19,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from head_cases import VOCAB, cases_of, causal
 from safetensors.torch import save_file
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5DecoderLayer, Qwen3_5RMSNorm
 
-VOCAB, DRAFTS, CONTINUED = 264, 4, 18
-PROMPTS = (1, 9, 23)
 SIZES = {
     "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
@@ -65,11 +62,21 @@ class Head(torch.nn.Module):
         x = self.fc(torch.cat(parts, dim=-1))
         length = x.shape[1]
         positions = torch.arange(length).view(1, 1, -1)
-        mask = torch.full((length, length), float("-inf")).triu(1)[None, None]
         rotation = target.model.rotary_emb(x, positions)
         return self.norm(
-            self.layers[0](x, position_embeddings=rotation, attention_mask=mask, cache=None)
+            self.layers[0](
+                x, position_embeddings=rotation, attention_mask=causal(length), cache=None
+            )
         )
+
+    def states_of(self, target: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
+        return target.model(ids).last_hidden_state
+
+    def logits(self, target: torch.nn.Module, state: torch.Tensor) -> torch.Tensor:
+        return target.lm_head(state)
+
+    def target_id(self, own: int) -> int:
+        return own
 
 
 @torch.no_grad()
@@ -105,42 +112,6 @@ def write(target: torch.nn.Module, head: Head, folder: Path) -> None:
     }
     tensors |= {f"mtp.{name}": value.clone() for name, value in head.state_dict().items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-@torch.no_grad()
-def drafts_after(
-    target: torch.nn.Module, head: Head, cached: list[int], pending: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The chained steps, from a fresh pass over what is cached."""
-    states = target.model(torch.tensor([cached])).last_hidden_state
-    after = [*cached[1:], pending]
-    tokens, logits = [], []
-    for _ in range(DRAFTS):
-        state = head(target, states, torch.tensor([after]))[:, -1:]
-        logits.append(target.lm_head(state)[0, 0].numpy())
-        tokens.append(int(logits[-1].argmax()))
-        states = torch.cat([states, state], dim=1)
-        after.append(tokens[-1])
-    return np.array(tokens), np.array(logits)
-
-
-@torch.no_grad()
-def cases_of(target: torch.nn.Module, head: Head) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
-    for length in PROMPTS:
-        prompt = [(7 * at + 3 * length) % VOCAB for at in range(length)]
-        ids = torch.tensor([prompt])
-        greedy = target.generate(
-            ids, max_new_tokens=CONTINUED, do_sample=False, eos_token_id=None, pad_token_id=0
-        )[0, length:].tolist()
-        found[f"prompt_{length}"] = np.array(prompt)
-        found[f"greedy_{length}"] = np.array(greedy)
-        found[f"logits_{length}"] = target(ids).logits[0].numpy()
-        for at in range(CONTINUED - 1):
-            tokens, logits = drafts_after(target, head, [*prompt, *greedy[:at]], greedy[at])
-            found[f"drafts_{length}_{at}"] = tokens
-            found[f"draft_logits_{length}_{at}"] = logits
-    return found
 
 
 def main(folder: Path) -> None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
 
@@ -24,8 +26,10 @@ from mlxcel.models.lean import lean_modules
 from mlxcel.runtime import assistant as runtime_assistant
 from mlxcel.runtime.assistant import AssistantChain
 from mlxcel.runtime.assistant_files import load_assistant
+from mlxcel.runtime.batch import Check
 from mlxcel.runtime.frame import Frame
 from mlxcel.runtime.loader import LoadedModel, load_checkpoint
+from tests.oracle_torch.heads import check_count
 from tests.oracle_torch.scripted import scripted
 from tests.support.running import one
 
@@ -83,7 +87,11 @@ class Compared(AssistantDrafter):
 
 
 def drafted(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, length: int, **chain: object
+    pair: Pair,
+    monkeypatch: pytest.MonkeyPatch,
+    length: int,
+    width: int = DRAFTS + 1,
+    **chain: object,
 ) -> tuple[Compared, tuple[int, ...]]:
     """Run a prompt with the assistant; the drafts it made, and the answer."""
     cases = pair.cases
@@ -102,7 +110,7 @@ def drafted(
 
     monkeypatch.setattr(Gemma4Assistant, "logits", recorded)
     engine = Engine(pair.model, drafter, SETTINGS)
-    answer = one(engine, prompt, DRAFTS + 1, max_tokens=TOKENS, ignore_eos=True)
+    answer = one(engine, prompt, width, max_tokens=TOKENS, ignore_eos=True)
     monkeypatch.setattr(Gemma4Assistant, "logits", plain)
     return drafter, answer.token_ids
 
@@ -113,6 +121,7 @@ def compare(drafter: Compared, cases: dict[str, Array], length: int) -> int:
     for at, (tokens, made) in drafter.seen.items():
         if f"drafts_{length}_{at - length}" not in cases:
             continue  # the round after the end, in flight when it came
+        check_count(tokens, at - length)
         wanted = cases[f"drafts_{length}_{at - length}"][: len(tokens)].tolist()
         assert tokens == wanted, at
         oracle = cases[f"draft_logits_{length}_{at - length}"]
@@ -204,6 +213,65 @@ def _stale_state(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
     monkeypatch.setattr(AssistantChain, "absorb", last)
 
 
+def _row_before(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
+    """The number of accepted drafts taken for the number of rows kept, which is one more."""
+    plain = AssistantChain.absorb
+
+    def absorb(chain: AssistantChain, check: Check) -> mx.array:
+        return plain(chain, replace(check, accepted=mx.maximum(check.accepted - 1, 0)))
+
+    monkeypatch.setattr(AssistantChain, "absorb", absorb)
+
+
+def _before_the_targets_last_norm(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
+    """The norm is moved from the target's body to its output head."""
+    target, norm = pair.model.target, pair.model.target.body.norm
+    plain = target.logits
+    monkeypatch.setattr(target.body, "norm", nn.Identity())
+    monkeypatch.setattr(target, "logits", lambda hidden: plain(norm(hidden)))
+
+
+def _positions_move_on(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
+    """As in a head that keeps a cache, where each draft stands behind the one before."""
+    draft, step = AssistantChain.draft, Gemma4Assistant.step
+    drafts: list[mx.array] = []
+
+    def begun(*args: Any, **options: Any) -> mx.array:
+        drafts.clear()
+        return draft(*args, **options)
+
+    def later(self: Gemma4Assistant, token: mx.array, *args: Any) -> mx.array:
+        drafts.append(token)
+        return step(self, token, *args[:-1], args[-1] + len(drafts) - 1)
+
+    monkeypatch.setattr(AssistantChain, "draft", begun)
+    monkeypatch.setattr(Gemma4Assistant, "step", later)
+
+
+def _soft_cap(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
+    plain = Gemma4Assistant.logits
+
+    def capped(self: Gemma4Assistant, hidden: mx.array) -> tuple[mx.array, mx.array | None]:
+        logits, ids = plain(self, hidden)
+        return 30 * mx.tanh(logits / 30), ids
+
+    monkeypatch.setattr(Gemma4Assistant, "logits", capped)
+
+
+def _scaled_queries(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
+    for layer in pair.assistant.model.layers:
+        layer.self_attn.scale = 0.25
+
+
+def _rotated_whole(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
+    """The full layer's queries rotated as those of sliding layers."""
+    pair.assistant.model.layers[-1].self_attn.rope = nn.RoPE(32, base=10000.0)
+
+
+def _no_last_norm(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
+    pair.assistant.model.norm = nn.Identity()
+
+
 def _norms_plus_one(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
     for name, module in pair.assistant.named_modules():
         if name.endswith("norm"):
@@ -226,6 +294,13 @@ MISTAKES = {
     "hidden state first": _hidden_first,
     "keys of a rejected draft": _stale_keys,
     "hidden state of a rejected draft": _stale_state,
+    "hidden state of the row before": _row_before,
+    "target's state before its last norm": _before_the_targets_last_norm,
+    "positions move on with the drafts": _positions_move_on,
+    "soft cap": _soft_cap,
+    "scaled queries": _scaled_queries,
+    "rotation of the other kind": _rotated_whole,
+    "no last norm": _no_last_norm,
     "norms plus one": _norms_plus_one,
     "no layer scalar": _no_scalar,
     "keys of the layer before": _other_layer,
@@ -243,8 +318,32 @@ def test_a_mistake_turns_it_red(
 ) -> None:
     """And it changes no token of the text."""
     found = fresh(pair("plain"))
-    MISTAKES[mistake](monkeypatch, found)
+    with monkeypatch.context() as patch:
+        MISTAKES[mistake](patch, found)
+        drafter, answer = drafted(found, patch, 23)
+    assert answer == tuple(found.cases["greedy_23"].tolist())
+    with pytest.raises(AssertionError):
+        compare(drafter, found.cases, 23)
+
+
+def test_clusters_in_order_of_ids_turn_it_red(
+    pair: Callable[[str], Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = fresh(pair("ordered"))
+    head = found.assistant.masked_embedding
+    head.token_ordering = mx.arange(head.token_ordering.size).astype(head.token_ordering.dtype)
     drafter, answer = drafted(found, monkeypatch, 23)
+    assert answer == tuple(found.cases["greedy_23"].tolist())
+    with pytest.raises(AssertionError):
+        compare(drafter, found.cases, 23)
+
+
+def test_a_width_read_as_a_number_of_drafts(
+    pair: Callable[[str], Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the literature K counts drafts, here the block with its bonus token."""
+    found = pair("plain")
+    drafter, answer = drafted(found, monkeypatch, 23, width=DRAFTS)
     assert answer == tuple(found.cases["greedy_23"].tolist())
     with pytest.raises(AssertionError):
         compare(drafter, found.cases, 23)
