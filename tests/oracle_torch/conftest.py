@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.oracle_torch.assistants import Pair, loader
 from tests.support.checkpoints import TEMPLATE, vocabulary, write_tokenizer
 
 HERE = Path(__file__).parent
@@ -18,6 +20,12 @@ PYTHON = os.environ.get("ORACLE_PYTHON", str(HERE.parents[1] / ".oracle" / "bin"
 def oracle_cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with one pairing per family, and what transformers made of each."""
     return _made(tmp_path_factory, "make_cases.py")
+
+
+@pytest.fixture(scope="session")
+def pair(oracle_cases: Path) -> Callable[[str], Pair]:
+    """Loads a family of Gemma 4."""
+    return loader(oracle_cases)
 
 
 @pytest.fixture(scope="session")

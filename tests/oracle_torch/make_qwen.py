@@ -21,11 +21,17 @@ import numpy as np
 import torch
 from head_cases import VOCAB, cases_of, causal
 from safetensors.torch import save_file
-from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+from transformers import (
+    Qwen3_5ForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
+)
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5DecoderLayer, Qwen3_5RMSNorm
+from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeDecoderLayer
 
 SIZES = {
-    "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
+    "vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 4,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
     "linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_num_key_heads": 2,
     "linear_num_value_heads": 4, "linear_conv_kernel_dim": 4, "max_position_embeddings": 512,
@@ -33,13 +39,23 @@ SIZES = {
                         "mrope_section": [2, 1, 1]},
     "attn_implementation": "eager", "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0,
 }  # fmt: skip
-CASES = {"qwen-tied": True, "qwen-untied": False}
+DENSE = {"intermediate_size": 128}
+EXPERTS = {
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 48,
+}  # fmt: skip
+# name: tied embedding, sizes of the feed-forward
+CASES = {
+    "qwen-tied": (True, DENSE),
+    "qwen-untied": (False, DENSE),
+    "qwen-experts": (False, EXPERTS),
+}
 
 
 class Head(torch.nn.Module):
     """The names of its state dict, behind ``mtp.``, are the published ones."""
 
-    def __init__(self, config: Qwen3_5TextConfig) -> None:
+    def __init__(self, config: Qwen3_5TextConfig | Qwen3_5MoeTextConfig) -> None:
         super().__init__()
         size, eps = config.hidden_size, config.rms_norm_eps
         own = copy.deepcopy(config)
@@ -48,7 +64,9 @@ class Head(torch.nn.Module):
         self.fc = torch.nn.Linear(2 * size, size, bias=False)
         self.pre_fc_norm_embedding = Qwen3_5RMSNorm(size, eps=eps)
         self.pre_fc_norm_hidden = Qwen3_5RMSNorm(size, eps=eps)
-        self.layers = torch.nn.ModuleList([Qwen3_5DecoderLayer(own, 0)])
+        dense = isinstance(config, Qwen3_5TextConfig)
+        layer = Qwen3_5DecoderLayer if dense else Qwen3_5MoeDecoderLayer
+        self.layers = torch.nn.ModuleList([layer(own, 0)])
         self.norm = Qwen3_5RMSNorm(size, eps=eps)
 
     def forward(
@@ -99,10 +117,9 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
 
 def write(target: torch.nn.Module, head: Head, folder: Path) -> None:
     folder.mkdir(parents=True)
-    text = target.config.to_dict() | {
-        "model_type": "qwen3_5_text", "mtp_num_hidden_layers": 1, "full_attention_interval": 4,
-    }  # fmt: skip
-    config = {"model_type": "qwen3_5", "text_config": text}
+    kind = target.config.model_type.removesuffix("_text")
+    text = target.config.to_dict() | {"mtp_num_hidden_layers": 1, "full_attention_interval": 4}
+    config = {"model_type": kind, "text_config": text}
     (folder / "config.json").write_text(json.dumps(config, default=str))
     tied = target.config.tie_word_embeddings
     tensors = {
@@ -116,8 +133,13 @@ def write(target: torch.nn.Module, head: Head, folder: Path) -> None:
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    for seed, (name, tied) in enumerate(CASES.items()):
-        target = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**SIZES, tie_word_embeddings=tied)).eval()
+    for seed, (name, (tied, feed_forward)) in enumerate(CASES.items()):
+        make, configure = (
+            (Qwen3_5ForCausalLM, Qwen3_5TextConfig)
+            if feed_forward is DENSE
+            else (Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig)
+        )
+        target = make(configure(**SIZES, **feed_forward, tie_word_embeddings=tied)).eval()
         head = Head(target.config).eval()
         randomise(target, 31 + 2 * seed)
         randomise(head, 32 + 2 * seed)
