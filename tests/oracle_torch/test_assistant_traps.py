@@ -67,7 +67,7 @@ def _before_the_targets_last_norm(monkeypatch: pytest.MonkeyPatch, pair: Pair) -
     """The norm is moved from the target's body to its output head."""
     target, norm = pair.model.target, pair.model.target.body.norm
     plain = target.logits
-    monkeypatch.setattr(target.body, "norm", nn.Identity())
+    monkeypatch.setitem(target.body, "norm", nn.Identity())
     monkeypatch.setattr(target, "logits", lambda hidden: plain(norm(hidden)))
 
 
