@@ -1,4 +1,4 @@
-"""Qwen 3.5 with its head against transformers' target and a head made of its layers, float32."""
+"""Qwen 3.5 and Qwen3-Next against transformers', their heads against ones of its layers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.oracle_torch.heads import PROMPTS, TOKENS, Case, check_case, compare,
 from tests.support.running import one
 
 pytestmark = pytest.mark.xdist_group("qwen")
-NAMES = ("qwen-tied", "qwen-untied", "qwen-experts")
+NAMES = ("qwen-tied", "qwen-untied", "qwen-experts", "qwen-next")
 
 
 @pytest.fixture(scope="module")
