@@ -54,7 +54,8 @@ test: setup ## run each benchmark once, and the tests in WORKERS processes
 test-slow: setup ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
-# torch has an environment of its own: results come back as files, made once per family.
+# torch has an environment of its own: results come back as files, by one process
+# per family.
 $(ORACLE)/.stamp: tests/oracle_torch/requirements.txt
 	test -x $(ORACLE)/bin/python || $(PYTHON) -m venv $(ORACLE)
 	$(ORACLE)/bin/python -m pip install --quiet -r $<
@@ -62,7 +63,7 @@ $(ORACLE)/.stamp: tests/oracle_torch/requirements.txt
 
 test-oracle: setup $(ORACLE)/.stamp ## compare with transformers' own models (torch in .oracle)
 	ORACLE_PYTHON=$(abspath $(ORACLE))/bin/python OPENBLAS_NUM_THREADS=1 \
-		$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/oracle_torch
+		$(BIN)/python -m pytest tests/oracle_torch
 
 # A copy of the package with checks on; run from its folder, with the checkout last on the path.
 test-checked: setup ## run the tests of the compiled modules on a build with all checks on

@@ -17,8 +17,6 @@ from mlxcel.runtime.batch import Check
 from mlxcel.runtime.frame import Frame
 from tests.oracle_torch.assistants import DRAFTS, WINDOW, Pair, compare, drafted, fresh
 
-pytestmark = pytest.mark.xdist_group("gemma")
-
 
 def _unscaled(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
     def joined(self: Gemma4Assistant, tokens: mx.array, state: mx.array) -> mx.array:

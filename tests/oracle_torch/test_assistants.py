@@ -31,8 +31,6 @@ from tests.oracle_torch.assistants import (
 )
 from tests.support.running import one
 
-pytestmark = pytest.mark.xdist_group("gemma")
-
 
 @pytest.mark.parametrize("length", PROMPTS)
 @pytest.mark.parametrize("name", FAMILIES)

@@ -34,7 +34,6 @@ from tests.oracle_torch.head_traps import (
 from tests.oracle_torch.heads import CLOSE, PROMPTS, TOKENS, Case, check_case, compare, drafted
 from tests.support.running import one
 
-pytestmark = pytest.mark.xdist_group("eagle")
 NAMES = ("eagle", "eagle-bias", "eagle3", "eagle3-speculators")
 
 

@@ -29,7 +29,6 @@ from tests.oracle_torch.head_traps import (
 from tests.oracle_torch.heads import PROMPTS, TOKENS, Case, check_case, compare, drafted
 from tests.support.running import one
 
-pytestmark = pytest.mark.xdist_group("qwen")
 NAMES = ("qwen-tied", "qwen-untied", "qwen-experts", "qwen-next")
 
 
