@@ -42,6 +42,7 @@ def eagle_cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _made(tmp_path_factory: pytest.TempPathFactory, script: str) -> Path:
     if not Path(PYTHON).exists():
+        assert "ORACLE_PYTHON" not in os.environ, f"ORACLE_PYTHON: no such file: {PYTHON}"
         pytest.skip("torch")
     folder = tmp_path_factory.mktemp("oracle")
     # Only the libraries of its own environment.
