@@ -44,15 +44,18 @@ build: $(REQUIREMENTS) ## build the compiled modules in place again
 demo: setup ## run the demo pairing: verdict of the gate, text, acceptance, round cost
 	$(BIN)/mlxcel demo
 
-# One BLAS thread for each of the processes: more only wait for each other.
+# One BLAS thread for each of the processes: more only wait for each other. What needs torch has a
+# target of its own.
 test: setup ## run each benchmark once, and the tests in WORKERS processes
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(SMOKE)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
+		--ignore tests/oracle_torch
 
 test-slow: setup ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
-# torch has an environment of its own: results come back as files.
+# torch has an environment of its own: results come back as files, by one process
+# per family.
 $(ORACLE)/.stamp: tests/oracle_torch/requirements.txt
 	test -x $(ORACLE)/bin/python || $(PYTHON) -m venv $(ORACLE)
 	$(ORACLE)/bin/python -m pip install --quiet -r $<

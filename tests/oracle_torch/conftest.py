@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.oracle_torch.assistants import Pair, loader
 from tests.support.checkpoints import TEMPLATE, vocabulary, write_tokenizer
 
 HERE = Path(__file__).parent
@@ -21,13 +23,26 @@ def oracle_cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def pair(oracle_cases: Path) -> Callable[[str], Pair]:
+    """Loads a family of Gemma 4."""
+    return loader(oracle_cases)
+
+
+@pytest.fixture(scope="session")
 def qwen_cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same of Qwen's targets, whose head lies inside."""
     return _made(tmp_path_factory, "make_qwen.py")
 
 
+@pytest.fixture(scope="session")
+def eagle_cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of llamas with EAGLE heads."""
+    return _made(tmp_path_factory, "make_eagle.py")
+
+
 def _made(tmp_path_factory: pytest.TempPathFactory, script: str) -> Path:
     if not Path(PYTHON).exists():
+        assert "ORACLE_PYTHON" not in os.environ, f"ORACLE_PYTHON: no such file: {PYTHON}"
         pytest.skip("torch")
     folder = tmp_path_factory.mktemp("oracle")
     # Only the libraries of its own environment.

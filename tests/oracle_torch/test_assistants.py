@@ -8,7 +8,6 @@ rejections of every count.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -16,115 +15,21 @@ import numpy as np
 import pytest
 
 from mlxcel.config import Settings
-from mlxcel.engine.assistant_drafter import AssistantDrafter
 from mlxcel.engine.engine import Engine
 from mlxcel.engine.prepare import build_engine
-from mlxcel.models.drafters.gemma4_assistant import Gemma4Assistant
 from mlxcel.models.lean import lean_modules
-from mlxcel.runtime import assistant as runtime_assistant
-from mlxcel.runtime.assistant import AssistantChain
-from mlxcel.runtime.assistant_files import load_assistant
-from mlxcel.runtime.frame import Frame
-from mlxcel.runtime.loader import LoadedModel, load_checkpoint
-from tests.oracle_torch.scripted import scripted
+from tests.oracle_torch.assistants import (
+    CLOSE,
+    FAMILIES,
+    PROMPTS,
+    SETTINGS,
+    TOKENS,
+    Pair,
+    compare,
+    drafted,
+    fresh,
+)
 from tests.support.running import one
-
-FAMILIES = ("plain", "ordered", "per-layer", "shared", "unified", "experts")
-PROMPTS = (9, 16, 23)
-WINDOW, DRAFTS, TOKENS = 16, 4, 18
-SETTINGS = Settings(length_step=64, prefill_chunk=7, max_width=8)
-CLOSE = 1e-3
-Array = np.ndarray
-
-
-@dataclass
-class Pair:
-    """One family: the target, its assistant, and the oracle's arrays."""
-
-    model: LoadedModel
-    assistant: Gemma4Assistant
-    cases: dict[str, Array]
-    folder: Path
-
-
-@pytest.fixture(scope="module")
-def pair(oracle_cases: Path) -> Callable[[str], Pair]:
-    loaded: dict[str, Pair] = {}
-
-    def get(name: str) -> Pair:
-        if name not in loaded:
-            folder = oracle_cases / name
-            model = load_checkpoint(folder / "target", cache_dir=folder)
-            assistant = load_assistant(folder / "assistant", model.target)
-            loaded[name] = Pair(model, assistant, dict(np.load(folder / "cases.npz")), folder)
-        return loaded[name]
-
-    return get
-
-
-class Compared(AssistantDrafter):
-    """Keeps drafts with their logits by length, then swaps in scripted ones."""
-
-    def __init__(self, chain: AssistantChain, text: list[int]) -> None:
-        super().__init__(chain)
-        self.text = text
-        self.logits: list[tuple[mx.array, mx.array | None]] = []
-        self.seen: dict[int, tuple[list[int], list[tuple[Array, Array | None]]]] = {}
-
-    def alter(self, tokens: mx.array, batch: object) -> mx.array:
-        length = int(np.array(batch.lengths)[0])  # type: ignore[attr-defined]
-        made = [
-            (np.array(each[0, 0]), None if ids is None else np.array(ids[0, 0]))
-            for each, ids in self.logits
-        ]
-        self.logits.clear()
-        self.seen[length] = np.array(tokens)[0].tolist(), made
-        return scripted(self.text, len(self.seen), length, tokens.shape[1])
-
-
-def drafted(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, length: int, **chain: object
-) -> tuple[Compared, tuple[int, ...]]:
-    """Run a prompt with the assistant; the drafts it made, and the answer."""
-    cases = pair.cases
-    prompt = cases[f"prompt_{length}"].tolist()
-    options = {"window": WINDOW + 1, **chain}
-    drafter = Compared(
-        AssistantChain(pair.assistant, **options),  # type: ignore[arg-type]
-        [*prompt, *cases[f"greedy_{length}"].tolist()],
-    )
-    plain = Gemma4Assistant.logits
-
-    def recorded(self: Gemma4Assistant, hidden: mx.array) -> tuple[mx.array, mx.array | None]:
-        found = plain(self, hidden)
-        drafter.logits.append(found)
-        return found
-
-    monkeypatch.setattr(Gemma4Assistant, "logits", recorded)
-    engine = Engine(pair.model, drafter, SETTINGS)
-    answer = one(engine, prompt, DRAFTS + 1, max_tokens=TOKENS, ignore_eos=True)
-    monkeypatch.setattr(Gemma4Assistant, "logits", plain)
-    return drafter, answer.token_ids
-
-
-def compare(drafter: Compared, cases: dict[str, Array], length: int) -> int:
-    """Assert that all drafts and logits are the oracle's; return how many rounds were."""
-    rounds = 0
-    for at, (tokens, made) in drafter.seen.items():
-        if f"drafts_{length}_{at - length}" not in cases:
-            continue  # the round after the end, in flight when it came
-        wanted = cases[f"drafts_{length}_{at - length}"][: len(tokens)].tolist()
-        assert tokens == wanted, at
-        oracle = cases[f"draft_logits_{length}_{at - length}"]
-        for step, (logits, ids) in enumerate(made):
-            whole = oracle[step]
-            if ids is not None:
-                # transformers fills the rest with the least logit, less one.
-                assert set(np.flatnonzero(whole > whole.min() + 0.5)) == set(ids.tolist())
-                whole = whole[ids]
-            np.testing.assert_allclose(logits, whole, atol=CLOSE, rtol=0)
-        rounds += 1
-    return rounds
 
 
 @pytest.mark.parametrize("length", PROMPTS)
@@ -164,102 +69,6 @@ def test_the_whole_way(pair: Callable[[str], Pair], name: str, tmp_path: Path) -
         answer = one(engine, prompt, 4, max_tokens=TOKENS, ignore_eos=True)
         assert answer.speculation.ran
         assert answer.token_ids == tuple(found.cases[f"greedy_{length}"].tolist())
-
-
-# -- every trap, built in again -------------------------------------------------------
-
-
-def _unscaled(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
-    def joined(self: Gemma4Assistant, tokens: mx.array, state: mx.array) -> mx.array:
-        return mx.concatenate([self._target.body.embed_tokens(tokens), state], axis=-1)
-
-    monkeypatch.setattr(Gemma4Assistant, "joined", joined)
-
-
-def _hidden_first(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
-    plain = Gemma4Assistant.joined
-
-    def joined(self: Gemma4Assistant, tokens: mx.array, state: mx.array) -> mx.array:
-        both = plain(self, tokens, state)
-        half = both.shape[-1] // 2
-        return mx.concatenate([both[..., half:], both[..., :half]], axis=-1)
-
-    monkeypatch.setattr(Gemma4Assistant, "joined", joined)
-
-
-def _stale_keys(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
-    plain = runtime_assistant.view
-
-    def later(layer: object, frame: Frame, window: int | None) -> object:
-        return plain(layer, Frame(frame.offset + 1, 1, frame.bound + 1), window)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(runtime_assistant, "view", later)
-
-
-def _stale_state(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
-    def last(chain: AssistantChain, check: object) -> mx.array:
-        chain.state = check.hidden[:, -1:]  # type: ignore[attr-defined]
-        return chain.state
-
-    monkeypatch.setattr(AssistantChain, "absorb", last)
-
-
-def _norms_plus_one(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
-    for name, module in pair.assistant.named_modules():
-        if name.endswith("norm"):
-            module.weight = module.weight + 1
-
-
-def _no_scalar(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
-    for layer in pair.assistant.model.layers:
-        layer.layer_scalar = mx.ones((1,))
-
-
-def _other_layer(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
-    kinds = dict(pair.assistant.sources)
-    first = kinds | {"sliding_attention": kinds["sliding_attention"] - 1}
-    pair.assistant._sources = tuple(first.items())
-
-
-MISTAKES = {
-    "no embedding scale": _unscaled,
-    "hidden state first": _hidden_first,
-    "keys of a rejected draft": _stale_keys,
-    "hidden state of a rejected draft": _stale_state,
-    "norms plus one": _norms_plus_one,
-    "no layer scalar": _no_scalar,
-    "keys of the layer before": _other_layer,
-}
-
-
-def fresh(pair: Pair) -> Pair:
-    """With an assistant of its own, that may be spoilt."""
-    return replace(pair, assistant=load_assistant(pair.folder / "assistant", pair.model.target))
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_turns_it_red(
-    pair: Callable[[str], Pair], monkeypatch: pytest.MonkeyPatch, mistake: str
-) -> None:
-    """And it changes no token of the text."""
-    found = fresh(pair("plain"))
-    MISTAKES[mistake](monkeypatch, found)
-    drafter, answer = drafted(found, monkeypatch, 23)
-    assert answer == tuple(found.cases["greedy_23"].tolist())
-    with pytest.raises(AssertionError):
-        compare(drafter, found.cases, 23)
-
-
-@pytest.mark.parametrize(
-    "chain", [{"position": "last"}, {"window": WINDOW}], ids=["position", "window"]
-)
-def test_another_rule_turns_it_red(
-    pair: Callable[[str], Pair], monkeypatch: pytest.MonkeyPatch, chain: dict[str, object]
-) -> None:
-    found = pair("plain")
-    drafter, _ = drafted(found, monkeypatch, 23, **chain)
-    with pytest.raises(AssertionError):
-        compare(drafter, found.cases, 23)
 
 
 def test_lean_modules_change_nothing(

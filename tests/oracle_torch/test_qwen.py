@@ -1,9 +1,9 @@
-"""Qwen 3.5 with its head against transformers' target and a head made of its layers, float32."""
+"""Qwen 3.5 and Qwen3-Next against transformers', their heads against ones of its layers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +13,23 @@ import numpy as np
 import pytest
 
 from mlxcel.config import Settings
-from mlxcel.engine.drafters import MtpDrafter
-from mlxcel.engine.engine import Engine
 from mlxcel.engine.prepare import build_engine
 from mlxcel.models import gated_delta
 from mlxcel.models.drafters.mtp import MTPHead
 from mlxcel.runtime import mtp_files, state_cache
-from mlxcel.runtime.loader import LoadedModel, load_checkpoint
-from mlxcel.runtime.mtp import MtpChain
+from mlxcel.runtime.loader import load_checkpoint
 from mlxcel.runtime.mtp_files import load_published_mtp
-from tests.oracle_torch.scripted import scripted
+from tests.oracle_torch.head_traps import (
+    CHAIN,
+    Mistake,
+    before_the_targets_last_norm,
+    check_letter,
+    check_red,
+)
+from tests.oracle_torch.heads import PROMPTS, TOKENS, Case, check_case, compare, drafted
 from tests.support.running import one
 
-NAMES = ("qwen-tied", "qwen-untied")
-PROMPTS = (1, 9, 23)
-DRAFTS, TOKENS = 4, 18
-SETTINGS = Settings(length_step=64, prefill_chunk=7, max_width=8)
-CLOSE = 1e-3
-
-
-@dataclass
-class Case:
-    """A target with its head, and the oracle's arrays."""
-
-    model: LoadedModel
-    head: MTPHead
-    cases: dict[str, Any]
-    folder: Path
+NAMES = ("qwen-tied", "qwen-untied", "qwen-experts", "qwen-next")
 
 
 @pytest.fixture(scope="module")
@@ -53,73 +43,13 @@ def case(qwen_cases: Path) -> Callable[[str], Case]:
     return get
 
 
-class Compared(MtpDrafter):
-    """Keeps drafts by length, then swaps in scripted ones."""
-
-    def __init__(self, chain: MtpChain, text: list[int]) -> None:
-        super().__init__(chain)
-        self.text = text
-        self.logits: list[mx.array] = []
-        self.seen: dict[int, tuple[list[int], list[Any]]] = {}
-
-    def alter(self, tokens: mx.array, batch: Any) -> mx.array:
-        length = int(np.array(batch.lengths)[0])
-        made = [np.array(each[0, 0]) for each in self.logits]
-        self.logits.clear()
-        self.seen[length] = np.array(tokens)[0].tolist(), made
-        return scripted(self.text, len(self.seen), length, tokens.shape[1])
-
-
-def drafted(
-    found: Case, monkeypatch: pytest.MonkeyPatch, length: int
-) -> tuple[Compared, tuple[int, ...]]:
-    """Run a prompt with the head; the drafts it made, and the answer."""
-    prompt = found.cases[f"prompt_{length}"].tolist()
-    chain = MtpChain(found.head, slack=SETTINGS.max_width, length_step=SETTINGS.length_step)
-    drafter = Compared(chain, [*prompt, *found.cases[f"greedy_{length}"].tolist()])
-    plain = MTPHead.logits
-
-    def recorded(self: MTPHead, hidden: mx.array) -> mx.array:
-        drafter.logits.append(plain(self, hidden))
-        return drafter.logits[-1]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MTPHead, "logits", recorded)
-        engine = Engine(found.model, drafter, SETTINGS)
-        answer = one(engine, prompt, DRAFTS + 1, max_tokens=TOKENS, ignore_eos=True)
-    return drafter, answer.token_ids
-
-
-def compare(drafter: Compared, cases: dict[str, Any], length: int) -> int:
-    """Assert that all drafts and logits are the oracle's; return how many rounds were."""
-    rounds = 0
-    for at, (tokens, made) in drafter.seen.items():
-        if f"drafts_{length}_{at - length}" not in cases:
-            continue  # the round after the end, in flight when it came
-        assert tokens == cases[f"drafts_{length}_{at - length}"][: len(tokens)].tolist(), at
-        wanted = cases[f"draft_logits_{length}_{at - length}"][: len(made)]
-        np.testing.assert_allclose(np.array(made), wanted, atol=CLOSE, rtol=0)
-        rounds += 1
-    return rounds
-
-
 @pytest.mark.parametrize("length", PROMPTS)
 @pytest.mark.parametrize("name", NAMES)
 def test_target_drafts_and_text(
     case: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch, name: str, length: int
 ) -> None:
     """Logits; four chained steps a round; the text, with and without drafts."""
-    found = case(name)
-    prompt = found.cases[f"prompt_{length}"].tolist()
-    logits = np.array(found.model.target.model(mx.array([prompt], mx.uint32))[0])
-    np.testing.assert_allclose(logits, found.cases[f"logits_{length}"], atol=CLOSE, rtol=0)
-    drafter, answer = drafted(found, monkeypatch, length)
-    assert compare(drafter, found.cases, length) > 4
-    assert answer == tuple(found.cases[f"greedy_{length}"].tolist())
-    classic = one(
-        Engine(found.model, None, SETTINGS), prompt, max_tokens=TOKENS, ignore_eos=True
-    )
-    assert classic.token_ids == answer
+    check_case(case(name), monkeypatch, length)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -128,20 +58,15 @@ def test_the_whole_way(case: Callable[[str], Case], name: str, tmp_path: Path) -
     settings = Settings(cache_dir=tmp_path, enable_mtp_b1=True)
     engine = build_engine(found.folder / "target", "mtp", settings)
     for length in PROMPTS:
-        prompt = found.cases[f"prompt_{length}"].tolist()
-        answer = one(engine, prompt, 4, max_tokens=TOKENS, ignore_eos=True)
+        answer = one(engine, found.prompt(length), 4, max_tokens=TOKENS, ignore_eos=True)
         assert answer.speculation.ran, answer.speculation.reason
-        assert answer.token_ids == tuple(found.cases[f"greedy_{length}"].tolist())
+        assert answer.token_ids == found.greedy(length)
 
 
 # -- every trap, built in again -------------------------------------------------------
 
 
-def _norms(patch: pytest.MonkeyPatch, stored: Any) -> None:
-    patch.setattr(mtp_files, "centred_norms", stored)
-
-
-def _hidden_first(patch: pytest.MonkeyPatch) -> None:
+def _hidden_first(patch: pytest.MonkeyPatch, found: Case) -> None:
     def fuse(self: MTPHead, hidden: mx.array, tokens: mx.array) -> mx.array:
         embedding = self._target.body.embed_tokens(tokens)
         parts = [self.pre_fc_norm_hidden(hidden), self.pre_fc_norm_embedding(embedding)]
@@ -150,19 +75,78 @@ def _hidden_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MTPHead, "fuse", fuse)
 
 
-def _before_the_last_norm(patch: pytest.MonkeyPatch) -> None:
-    plain = MTPHead.forward
-
-    def forward(self: MTPHead, x: mx.array, mask: Any, cache: Any) -> mx.array:
-        norm, self.norm = self.norm, nn.Identity()
-        out = plain(self, x, mask, cache)
-        self.norm = norm
-        return out
-
-    patch.setattr(MTPHead, "forward", forward)
+def _norms_exchanged(patch: pytest.MonkeyPatch, found: Case) -> None:
+    head = found.head
+    embedding, hidden = head.pre_fc_norm_embedding, head.pre_fc_norm_hidden
+    patch.setitem(head, "pre_fc_norm_embedding", hidden)
+    patch.setitem(head, "pre_fc_norm_hidden", embedding)
 
 
-def _stale_state(patch: pytest.MonkeyPatch) -> None:
+def _no_last_norm(patch: pytest.MonkeyPatch, found: Case) -> None:
+    patch.setitem(found.head, "norm", nn.Identity())
+
+
+def _state_goes_on_without_norm(patch: pytest.MonkeyPatch, found: Case) -> None:
+    norm, plain = found.head.norm, MTPHead.logits
+    patch.setitem(found.head, "norm", nn.Identity())
+    patch.setattr(MTPHead, "logits", lambda self, hidden: plain(self, norm(hidden)))
+
+
+def _shifted_twice(patch: pytest.MonkeyPatch, found: Case) -> None:
+    for name, module in found.head.named_modules():
+        if "norm" in name.rpartition(".")[2]:
+            module.weight = module.weight + 1
+
+
+MISTAKES: dict[str, Mistake] = CHAIN | {
+    "target's state before its last norm": before_the_targets_last_norm,
+    "hidden state first": _hidden_first,
+    "norms exchanged": _norms_exchanged,
+    "no last norm": _no_last_norm,
+    "the state goes on without the last norm": _state_goes_on_without_norm,
+    "norms shifted twice": _shifted_twice,
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_turns_it_red(
+    case: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch, mistake: Mistake
+) -> None:
+    """And it changes no token of the text."""
+    check_red(partial(case, "qwen-tied"), monkeypatch, mistake)
+
+
+UNSHIFTED: dict[str, Callable[[str], bool]] = {
+    "none": lambda name: False,
+    "not those in front of fc": lambda name: not name.startswith("pre_fc"),
+    "not the last": lambda name: name != "norm.weight",
+    "not the layer's": lambda name: not name.startswith("layers"),
+}
+
+
+@pytest.mark.parametrize("shifted", UNSHIFTED.values(), ids=UNSHIFTED.keys())
+def test_norms_left_as_they_are_stored_turn_it_red(
+    case: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch, shifted: Callable[[str], bool]
+) -> None:
+    def load() -> Case:
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                mtp_files, "centred_norms", lambda norms, raw: set(filter(shifted, norms))
+            )
+            return case("qwen-tied")
+
+    check_red(load, monkeypatch, lambda patch, found: None)
+
+
+def test_a_width_read_as_a_number_of_drafts(
+    case: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_letter(partial(case, "qwen-tied"), monkeypatch)
+
+
+def test_state_of_a_rejected_draft_turns_it_red(
+    case: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The target's own state keeps a rejected token; its text goes wrong too."""
     plain = gated_delta.replayed
 
@@ -171,29 +155,9 @@ def _stale_state(patch: pytest.MonkeyPatch) -> None:
             return plain(layer, state, block, min(count + 1, block.inputs.shape[1]))
         return plain(layer, state, block, count, mx.ones_like(rest[0]), rest[1])
 
-    patch.setattr(state_cache, "replayed", replayed)
-
-
-MISTAKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "no norm shifted": lambda patch: _norms(patch, lambda norms, raw: set()),
-    "norms before fc not shifted": lambda patch: _norms(
-        patch, lambda norms, raw: {name for name in norms if not name.startswith("pre_fc")}
-    ),
-    "hidden state first": _hidden_first,
-    "hidden state before the norm": _before_the_last_norm,
-    "state of a rejected draft": _stale_state,
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_turns_it_red(
-    case: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch, mistake: str
-) -> None:
     with monkeypatch.context() as patch:
-        MISTAKES[mistake](patch)
+        patch.setattr(state_cache, "replayed", replayed)
         found = case("qwen-tied")
-        drafter, answer = drafted(found, patch, 23)
-    if mistake != "state of a rejected draft":
-        assert answer == tuple(found.cases["greedy_23"].tolist())
+        drafter, _ = drafted(found, patch, 23)
     with pytest.raises(AssertionError):
         compare(drafter, found.cases, 23)
