@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -268,6 +269,34 @@ def test_the_snapshot_names_the_pairing_and_follows_it(tmp_path: Path) -> None:
     vetoed.ask()
     [found] = vetoed.governor.snapshot()
     assert (found["state"], found["veto"]) == ("exactness_declined", "rows differ")
+
+
+def test_the_snapshot_shows_gate_and_probe_whoever_decides(tmp_path: Path) -> None:
+    for wide, adaptive in itertools.product((True, False), repeat=2):
+        world = World(tmp_path, wide=wide, mtp_adaptive=adaptive)
+        world.ask()
+        [found] = world.governor.snapshot()
+        assert found["state"] == ("profiling" if adaptive else "static")
+        assert found["run"] == (adaptive or wide)
+        assert (found["gate"]["run"], found["gate"]["source"]) == (wide, "host")
+        assert (found["exactness"] is not None) == found["run"]  # a decline asks no probe
+        if not adaptive:
+            assert (found["reason"], found["width"]) == (found["gate"]["reason"], 4)
+
+
+def test_a_veto_and_an_override_without_the_policy(tmp_path: Path) -> None:
+    world = World(tmp_path, veto="rows differ", mtp_adaptive=False)
+    world.ask()
+    [found] = world.governor.snapshot()
+    assert (found["state"], found["run"]) == ("exactness_declined", False)
+    assert (found["veto"], found["reason"]) == (
+        "rows differ", "the exactness probe declined: rows differ",
+    )  # fmt: skip
+    assert (found["gate"]["run"], found["exactness"]["vetoed"]) == (True, True)
+    world = World(tmp_path, wide=False, enable_mtp_b1=True, mtp_adaptive=False)
+    world.ask()
+    [found] = world.governor.snapshot()
+    assert (found["state"], found["run"], found["gate"]["source"]) == ("forced", True, "override")
 
 
 @pytest.mark.parametrize("folder", ["mtp-policy", "exactness"])
