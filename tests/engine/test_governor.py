@@ -22,7 +22,7 @@ from mlxcel.engine.engine import Engine
 from mlxcel.engine.governor import Facts, Governor
 from mlxcel.engine.scripted import ScriptedDrafter
 from mlxcel.engine.verdict_store import VerdictStore
-from mlxcel.errors import LoadError
+from mlxcel.errors import ExactnessError, LoadError
 from mlxcel.hardware.profile_store import ProfileStore
 from mlxcel.types import Completion, Request, SamplingParams
 from tests.support import tiny
@@ -134,6 +134,8 @@ def test_insisting_fails_where_it_is_not_exact(tmp_path: Path) -> None:
     assert found.finish_reason == "error"
     assert found.error is not None
     assert "not exact here: rows differ" in found.error
+    with pytest.raises(ExactnessError, match="not exact here"):
+        raise found.failure()
     assert world.ask("off").finish_reason == "length"  # others are not touched
 
 
