@@ -257,10 +257,7 @@ class Governor:
             found = [static_standing(width, self._facts(), each) for width, each in known]
         if not found and steering is not None:
             found = [{"state": "static", "run": True, "width": self._settings.default_width}]
-        return [
-            with_evidence(each, self._facts().static, vetoes.found(each["width"]), steering)
-            for each in found
-        ]
+        return [with_evidence(each, self._facts().static, vetoes, steering) for each in found]
 
     @classmethod
     def of(

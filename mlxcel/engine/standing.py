@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlxcel.decide.exactness import VetoState
 from mlxcel.decide.gate import GateDecision
+from mlxcel.engine.vetoes import Vetoes
 
 if TYPE_CHECKING:
     from mlxcel.engine.governor import Facts
@@ -43,7 +44,7 @@ def static_standing(width: int, facts: Facts, exactness: VetoState | None) -> di
 def with_evidence(
     standing: Mapping[str, Any],
     gate: GateDecision,
-    exactness: VetoState | None,
+    vetoes: Vetoes,
     controller: Any,
 ) -> dict[str, Any]:
     """The same with what the gate says, what the probe found, and the width controller's state.
@@ -54,11 +55,12 @@ def with_evidence(
         State of one width.
     gate : GateDecision
         The static gate's answer, whoever decides.
-    exactness : VetoState or None
-        What the probe found at that width, if it was asked.
+    vetoes : Vetoes
+        What is known of exactness.
     controller : object
         JSON values.
     """
+    exactness = vetoes.found(standing["width"])
     return {
         **standing,
         "gate": asdict(gate),

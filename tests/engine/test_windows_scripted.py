@@ -39,7 +39,7 @@ STARTS = range(WINDOW - WIDTH, RING + 1)
 both."""
 END = STARTS[-1] + 1 + 2 * WIDTH  # blocks of the whole width begin everywhere in STARTS
 LENGTHS = [9, 7, 6, 3]  # each row crosses the window at another round
-LONG = 2 * RING + 8  # past the second wrap
+LONG = 2 * RING + 6  # past the second wrap
 COUNT = LONG + WIDTH
 
 
@@ -105,7 +105,7 @@ def place(each: Pass) -> str:
 def test_four_ragged_rows(name: str) -> None:
     """Rows that join one by one, and differ in text, length, accepted drafts and width."""
     world, seen, ragged = world_of(name), set(), 0
-    for shift in range(WIDTH):
+    for shift in (0, 1):
 
         def script(text: int, own: int, rounds: int, shift: int = shift) -> int:
             if own % 4 == 3 or rounds % 6 == 5:  # one row's classic step, or that of all
@@ -127,7 +127,7 @@ def test_four_ragged_rows(name: str) -> None:
         assert len(crossed) == len(PROMPTS), crossed
     places = ("before", "across", "after")
     assert seen >= set(itertools.product(places, [*range(WIDTH), CLASSIC]))
-    assert ragged > 10
+    assert ragged > 5
 
 
 # -- the comparison is one that can fail -------------------------------------------------

@@ -89,9 +89,9 @@ class Itself(Nothing):
             kept.check(self.chain.caches, row, length - 1, close)
 
 
-def eagle_beside(kind: str) -> Callable[[Target, Settings], Head]:
+def eagle_beside(kind: str, **config: Any) -> Callable[[Target, Settings], Head]:
     """An EAGLE head of a kind."""
-    return lambda target, settings: Head(eagle.tiny_head(kind, target), settings)
+    return lambda target, settings: Head(eagle.tiny_head(kind, target, **config), settings)
 
 
 def mtp_beside(target: Target, settings: Settings) -> Head:
@@ -125,7 +125,9 @@ KINDS = {
     "assistant": CacheKind(lambda: tiny.gemma4_model(window=WINDOW), Assistant),
     "draft model": CacheKind(lambda: tiny.gemma3_model(window=WINDOW), Itself),
     "eagle": CacheKind(tiny.llama_model, eagle_beside("eagle")),
-    "eagle3": CacheKind(lambda: tiny.llama_model(layers=eagle.LAYERS), eagle_beside("eagle3")),
+    "eagle3": CacheKind(
+        lambda: tiny.llama_model(layers=3), eagle_beside("eagle3", **{eagle.IDS_KEY: [1, 2, 3]})
+    ),
     "qwen3.5": CacheKind(tiny.HYBRIDS["qwen3.5"], mtp_beside),
     "qwen3.5-moe": CacheKind(tiny.HYBRIDS["qwen3.5-moe"]),
     "qwen3-next": CacheKind(tiny.HYBRIDS["qwen3-next"], mtp_beside),
