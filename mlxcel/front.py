@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mlxcel.errors import CapacityError, EngineError, RequestError
+from mlxcel.errors import CapacityError, RequestError
 from mlxcel.prompts import Prompt, encode_prompt, parse_tool_call, plain_prompt, token_texts
 from mlxcel.streams import Pieces, Stream
 from mlxcel.types import Chunk, Completion, Request, SamplingParams, Speculation
@@ -208,10 +208,11 @@ class Front(ABC):
         -------
         list of dict
             One for each width that a request has asked for, in order, of JSON values: ``state``
-            (forced, profiling, settled, exactness_declined), ``run``, ``reason``, ``veto``, the
-            names and the figures, and when it was settled and is due again (seconds since
-            1970). Empty before the first request that may speculate, without a drafter, and
-            where ``mtp_adaptive`` is off.
+            (forced, profiling, settled, exactness_declined; static where ``mtp_adaptive`` is
+            off), ``run``, ``reason``, ``veto``, the names and the figures, when it was settled
+            and is due again (seconds since 1970), what the static gate says (``gate``) and what
+            the probe found (``exactness``). Empty without a drafter and before the first request
+            that may speculate.
 
         Raises
         ------
@@ -269,6 +270,8 @@ class Front(ABC):
             A parameter is bad or does not fit the model.
         CapacityError
             The engine takes no more requests now.
+        ExactnessError
+            ``speculation="on"``, and the probe found that the width changes the output here.
         EngineError
             The engine failed or was closed.
         """
@@ -335,5 +338,5 @@ class Front(ABC):
 
 def _checked(completion: Completion) -> Completion:
     if completion.finish_reason == "error":
-        raise EngineError(completion.error or "the request failed")
+        raise completion.failure()
     return completion

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from mlxcel.errors import RequestError
+from mlxcel.errors import EngineError, MlxcelError, RequestError
 from mlxcel.sampling_params import SamplingParams, integer, number
 
 __all__ = [
@@ -204,7 +204,8 @@ class Completion:
     """A finished answer.
 
     ``token_ids`` include the stop token that ended the output; ``text`` does not.
-    ``error`` is set when ``finish_reason`` is ``"error"``.
+    ``error`` is set when ``finish_reason`` is ``"error"``, and ``error_code`` is then the code of
+    its class in `mlxcel.errors`.
     """
 
     text: str
@@ -217,6 +218,12 @@ class Completion:
     speculation: SpecStats
     logprobs: tuple[TokenLogprob, ...] | None = None
     error: str | None = None
+    error_code: str | None = None
+
+    def failure(self) -> MlxcelError:
+        """What ended it, to be raised; only where ``finish_reason`` is ``"error"``."""
+        message = self.error or "the request failed"
+        return MlxcelError.of(self.error_code or EngineError.code, message)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, with the ratios of the statistics and the token total, for JSON."""

@@ -9,7 +9,13 @@ from typing import Any
 from flask import Flask, Response, jsonify, request
 from werkzeug.exceptions import HTTPException
 
-from mlxcel.errors import CapacityError, EngineError, MlxcelError, RequestError
+from mlxcel.errors import (
+    CapacityError,
+    EngineError,
+    ExactnessError,
+    MlxcelError,
+    RequestError,
+)
 from webapp.engine import holder
 
 __all__ = ["ApiError", "described", "install"]
@@ -90,6 +96,8 @@ def described(error: BaseException, *, draining: bool = False) -> ApiError:
         case RequestError():
             param = PARAMS.get(error.param or "", error.param)
             return ApiError(400, error.message, param=param)
+        case ExactnessError():
+            return ApiError(400, error.message, param="speculation", code=error.code)
         case CapacityError():
             return ApiError(503 if draining else 429, error.message)
         case EngineError() | MlxcelError():

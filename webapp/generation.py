@@ -233,6 +233,6 @@ def _check(done: Completion) -> None:
             "more with timeout, up to the server's limit",
         )
     if done.finish_reason == "error":
-        raise EngineError(done.error or "the request failed")
+        raise done.failure()
     if done.finish_reason == "cancelled":
         raise EngineError("the engine cancelled the request: it shuts down")

@@ -72,7 +72,7 @@ def report(
 
 def _why_none(facts: Mapping[str, Any], counts: Mapping[str, Any]) -> tuple[str, str]:
     if counts.get("drafter", facts["drafter"]) in (None, "none"):
-        return "no_mtp_dispatch", "no drafter is loaded"
+        return "no_mtp_dispatch", str(counts.get("no_drafter") or "no drafter is loaded")
     if not counts.get("decisions"):
         return "worker_not_ready", "no request has ended yet"
     return (

@@ -10,7 +10,7 @@ import click
 
 from mlxcel.cli.numerics import numerics_option, settings_for
 from mlxcel.cli.progress import bar
-from mlxcel.errors import EngineError, RequestError
+from mlxcel.errors import RequestError
 from mlxcel.front import Front, Prompt, default_drafter
 from mlxcel.remote.client import EngineClient
 from mlxcel.types import Completion
@@ -135,7 +135,7 @@ def generate(
             completion = chunk.completion
     assert completion is not None
     if completion.finish_reason == "error" and not as_json:
-        raise EngineError(completion.error or "the request failed")
+        raise completion.failure()
     if as_json:
         click.echo(json.dumps(completion.to_dict(), ensure_ascii=False))
     else:

@@ -236,6 +236,10 @@ class VetoState:
     reason: str
     record: ExactnessRecord
 
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values: those of the record, with ``required`` and ``vetoed``."""
+        return self.record.to_dict() | {"required": self.required, "vetoed": self.vetoed}
+
 
 def judge(draws: Sequence[Draw], *, width: int, seconds: float = 0.0) -> ExactnessRecord:
     """Come to a verdict.

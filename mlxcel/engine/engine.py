@@ -78,7 +78,8 @@ class Engine:
         self.settings = settings or Settings()
         layout = model.target.layout
         rewindable = layout.windows is not None
-        self._no_drafter = layout.reason if drafter is not None else ""
+        # Why the drafter that was given does not run.
+        self.no_drafter = layout.reason if drafter is not None else ""
         self.scheduler = Scheduler(
             max_rows=self.settings.max_rows if rewindable else 1,
             max_width=self.settings.max_width,
@@ -147,7 +148,7 @@ class Engine:
 
     def _accepted(self, request: Request) -> RequestState:
         state = new_state(
-            next(self._ids), request, self.model, self.drafter, self._no_drafter, self.settings
+            next(self._ids), request, self.model, self.drafter, self.no_drafter, self.settings
         )
         state.arrived = self._clock()
         if request.params.max_tokens:
@@ -292,7 +293,7 @@ class Engine:
 
     def _park(self, reason: str) -> None:
         """Go on without the drafter."""
-        self.drafter, self._no_drafter = None, reason
+        self.drafter, self.no_drafter = None, reason
         self._intake.without_drafter()
         park(self.scheduler, reason)
 

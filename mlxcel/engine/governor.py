@@ -28,6 +28,7 @@ from mlxcel.engine.exactness import ProbeInterrupted
 from mlxcel.engine.host_chip import this_chip
 from mlxcel.engine.load_steering import LoadSteering
 from mlxcel.engine.served_form import kernel_verdict, served_verdict
+from mlxcel.engine.standing import static_standing, with_evidence
 from mlxcel.engine.steering import Steering
 from mlxcel.engine.steerings import Steerings
 from mlxcel.engine.verdict_store import VerdictStore
@@ -126,6 +127,7 @@ class Governor:
         )  # fmt: skip
         self._clock = clock
         self._policies: dict[int, MtpPolicy] = {}
+        self._by_gate: set[int] = set()  # widths that the gate alone was asked about
 
     def should_run(self, width: int) -> Ruling:
         """Whether a burst of one row runs at a width: veto, override, verdict, gate."""
@@ -203,6 +205,7 @@ class Governor:
     def _preference(self, width: int) -> Ruling:
         static = self._facts().static
         if not self._adaptive:
+            self._by_gate.add(width)
             return Ruling(static.run, _source(static), static.reason)
         found = self.policy(width).decide(self._clock())
         source = {
@@ -242,15 +245,19 @@ class Governor:
     def snapshot(self) -> list[dict[str, Any]]:
         """State of every width that has been asked about; see `MtpPolicy.snapshot`.
 
-        Each has the width controller's under ``controller``, ``None`` while it is not used.
+        Each has what the static gate says under ``gate``, what the probe found under ``exactness``
+        and the width controller's state under ``controller``; ``None`` while those are not known.
         """
-        now = self._clock()
+        now, vetoes = self._clock(), self._vetoes
         burst = self._steerings.burst
         steering = None if burst is None else burst.snapshot()
         found = [self._policies[width].snapshot(now) for width in sorted(self._policies)]
+        if not found:
+            known = [(width, vetoes.found(width)) for width in sorted(self._by_gate)]
+            found = [static_standing(width, self._facts(), each) for width, each in known]
         if not found and steering is not None:
             found = [{"state": "static", "run": True, "width": self._settings.default_width}]
-        return [each | {"controller": steering} for each in found]
+        return [with_evidence(each, self._facts().static, vetoes, steering) for each in found]
 
     @classmethod
     def of(

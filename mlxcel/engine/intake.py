@@ -76,7 +76,7 @@ class Intake:
             bonus = self._bonus(reading) if reading.complete else None
         except MlxcelError as error:
             self.drop()
-            self._outbox.end(state, "error", error.message)
+            self._outbox.end(state, "error", error.message, error.code)
             return None
         except Exception as error:
             log.exception("request %d failed in prefill", state.id)

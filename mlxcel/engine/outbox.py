@@ -100,11 +100,17 @@ class Outbox:
         self._metrics.ended(state, done, self._clock())
         self._chunks.append(replace(chunk, completion=done))
 
-    def end(self, state: RequestState, finish: FinishReason, error: str | None = None) -> None:
-        """End a request outside a round."""
+    def end(
+        self,
+        state: RequestState,
+        finish: FinishReason,
+        error: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        """End a request outside a round; with an error, its message and its code."""
         table = self._scheduler.table if state.phase is Phase.RUNNING else None
         stats = spec_stats(state, table, self._clock())
-        chunk = state.last_chunk(finish, stats, error)
+        chunk = state.last_chunk(finish, stats, error, code)
         assert chunk.completion is not None
         self._metrics.ended(state, chunk.completion, self._clock())
         self._chunks.append(chunk)

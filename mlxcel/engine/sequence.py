@@ -185,7 +185,11 @@ class RequestState:
         return self._matcher.stopped
 
     def close(
-        self, finish: FinishReason, stats: SpecStats, error: str | None = None
+        self,
+        finish: FinishReason,
+        stats: SpecStats,
+        error: str | None = None,
+        code: str | None = None,
     ) -> Completion:
         """End the request; what a stop matcher still holds back becomes text."""
         held = self._matcher.flush()
@@ -205,14 +209,21 @@ class RequestState:
             speculation=stats,
             logprobs=tuple(self.logprobs) if self.params.logprobs is not None else None,
             error=error,
+            error_code=code,
         )
         return self.completion
 
-    def last_chunk(self, finish: FinishReason, stats: SpecStats, error: str | None = None) -> Chunk:
+    def last_chunk(
+        self,
+        finish: FinishReason,
+        stats: SpecStats,
+        error: str | None = None,
+        code: str | None = None,
+    ) -> Chunk:
         """End the request outside a round: cancelled, failed, or nothing to produce."""
         shown = "" if error is not None else self._tail()
         self._text.append(shown)
-        completion = self.close(finish, stats, error)
+        completion = self.close(finish, stats, error, code)
         return replace(self._chunk(shown, len(self.token_ids)), completion=completion)
 
     def _tail(self) -> str:

@@ -20,8 +20,8 @@ def snapshot_of(engine: Engine) -> dict[str, Any]:
     dict
         JSON values; times in seconds. See `Metrics.snapshot`; besides: requests ``running``,
         ``reading`` (their prompt) and ``waiting``, widths of rounds of several rows and their
-        cost (``None`` before they were needed), what is kept of prefixes, and ``bytes`` by what
-        they are for.
+        cost (``None`` before they were needed), what is kept of prefixes, why a drafter that was
+        given does not run (``no_drafter``), and ``bytes`` by what they are for.
     """
     scheduler = engine.scheduler
     crowd = None if scheduler.governor is None else scheduler.governor.crowd
@@ -31,6 +31,7 @@ def snapshot_of(engine: Engine) -> dict[str, Any]:
         "waiting": len(scheduler.waiting),
         "max_rows": scheduler.max_rows,
         "drafter": "none" if engine.drafter is None else engine.drafter.kind,
+        "no_drafter": engine.no_drafter or None,
         "failed": engine.failed,
         "load_widths": None if crowd is None else _by_text(crowd.snapshot()),
         "prefixes": engine.prefixes.store.snapshot(),

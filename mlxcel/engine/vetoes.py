@@ -42,6 +42,10 @@ class Vetoes:
             self._found[width] = self._probe(width)
         return self._found[width]
 
+    def found(self, width: int) -> VetoState | None:
+        """What has been asked about a width in this process; looks nowhere else."""
+        return self._found.get(width)
+
     def remembered(self, width: int) -> VetoState | None:
         """The same without a probe."""
         found = self._found.get(width) or self._known(width)

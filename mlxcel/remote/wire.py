@@ -26,7 +26,7 @@ __all__ = [
     "pack",
 ]
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Raised whenever a message changes."""
 
 REQUEST_LIMIT = 32 * 2**20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -21,7 +22,7 @@ from mlxcel.engine.engine import Engine
 from mlxcel.engine.governor import Facts, Governor
 from mlxcel.engine.scripted import ScriptedDrafter
 from mlxcel.engine.verdict_store import VerdictStore
-from mlxcel.errors import LoadError
+from mlxcel.errors import ExactnessError, LoadError
 from mlxcel.hardware.profile_store import ProfileStore
 from mlxcel.types import Completion, Request, SamplingParams
 from tests.support import tiny
@@ -133,6 +134,8 @@ def test_insisting_fails_where_it_is_not_exact(tmp_path: Path) -> None:
     assert found.finish_reason == "error"
     assert found.error is not None
     assert "not exact here: rows differ" in found.error
+    with pytest.raises(ExactnessError, match="not exact here"):
+        raise found.failure()
     assert world.ask("off").finish_reason == "length"  # others are not touched
 
 
@@ -268,6 +271,34 @@ def test_the_snapshot_names_the_pairing_and_follows_it(tmp_path: Path) -> None:
     vetoed.ask()
     [found] = vetoed.governor.snapshot()
     assert (found["state"], found["veto"]) == ("exactness_declined", "rows differ")
+
+
+def test_the_snapshot_shows_gate_and_probe_whoever_decides(tmp_path: Path) -> None:
+    for wide, adaptive in itertools.product((True, False), repeat=2):
+        world = World(tmp_path, wide=wide, mtp_adaptive=adaptive)
+        world.ask()
+        [found] = world.governor.snapshot()
+        assert found["state"] == ("profiling" if adaptive else "static")
+        assert found["run"] == (adaptive or wide)
+        assert (found["gate"]["run"], found["gate"]["source"]) == (wide, "host")
+        assert (found["exactness"] is not None) == found["run"]  # a decline asks no probe
+        if not adaptive:
+            assert (found["reason"], found["width"]) == (found["gate"]["reason"], 4)
+
+
+def test_a_veto_and_an_override_without_the_policy(tmp_path: Path) -> None:
+    world = World(tmp_path, veto="rows differ", mtp_adaptive=False)
+    world.ask()
+    [found] = world.governor.snapshot()
+    assert (found["state"], found["run"]) == ("exactness_declined", False)
+    assert (found["veto"], found["reason"]) == (
+        "rows differ", "the exactness probe declined: rows differ",
+    )  # fmt: skip
+    assert (found["gate"]["run"], found["exactness"]["vetoed"]) == (True, True)
+    world = World(tmp_path, wide=False, enable_mtp_b1=True, mtp_adaptive=False)
+    world.ask()
+    [found] = world.governor.snapshot()
+    assert (found["state"], found["run"], found["gate"]["source"]) == ("forced", True, "override")
 
 
 @pytest.mark.parametrize("folder", ["mtp-policy", "exactness"])

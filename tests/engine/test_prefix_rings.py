@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.engine.test_prefix import SYSTEM, WARM, ask, check, gemma, given_back, made
-from tests.runtime.test_loader import mamba_model
 from tests.support import tiny
 from tests.support.running import drain, run
 
@@ -91,7 +90,7 @@ def test_a_kept_copy_is_not_changed_by_those_it_serves(gemma):
 
 
 def test_caches_that_cannot_be_cut_are_neither_kept_nor_shared():
-    model = tiny.loaded(mamba_model())
+    model = tiny.loaded(tiny.mamba_model())
     engine = made(None, model)
     first, second = ask(SYSTEM), ask([*SYSTEM, 51, 52])
     for request in (first, second):

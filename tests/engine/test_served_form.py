@@ -17,11 +17,10 @@ from mlxcel.engine.governor import Facts, facts_of
 from mlxcel.engine.prepare import build_engine, load_model
 from mlxcel.engine.served_form import kernel_verdict, pass_rule, preference
 from mlxcel.errors import LoadError
-from mlxcel.hardware.kernels import ROWS, KernelTimes
-from mlxcel.runtime import kernel_profile
 from mlxcel.runtime.batch import Batch
 from mlxcel.runtime.loader import LoadedModel, load_checkpoint
 from tests.support.checkpoints import write_tiny_llama
+from tests.support.kernels import Kernels
 from tests.support.running import one
 
 
@@ -40,28 +39,6 @@ def test_the_verdict_of_this_host_is_kept(tmp_path: Path) -> None:
 
 
 # -- weights=auto ---------------------------------------------------------------------
-
-
-class Kernels:
-    """Times by form, as seconds of the first row and of each further one; counts its use."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **costs: tuple[float, float]) -> None:
-        self.costs, self.runs = costs, 0
-        monkeypatch.setattr(kernel_profile, "measure_kernels", self)
-
-    def __call__(self, projections: Any, dtype: mx.Dtype, **options: Any) -> KernelTimes:
-        self.runs += 1
-        samples = {
-            (p.name, form, rows): (first + further * (rows - 1),)
-            for p in projections
-            for form, (first, further) in self.costs.items()
-            for rows in ROWS
-        }
-        forms = {form for p in projections for form in p.forms} - self.costs.keys()
-        skipped = {(p.name, form): "no room" for p in projections for form in forms}
-        return KernelTimes(
-            projections=tuple(projections), dtype="float32", samples=samples, skipped=skipped
-        )
 
 
 def quantized_folder(tmp_path: Path, name: str = "tiny") -> Path:

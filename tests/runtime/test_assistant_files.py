@@ -209,17 +209,6 @@ def test_the_public_door(tmp_path: Path, target: Target) -> None:
     assert answer.token_ids == plain.token_ids
 
 
-def test_the_gate_and_the_probe_are_asked(tmp_path: Path, target: Target) -> None:
-    """Targets with slot caches are batch-capable, so that the static gate governs the burst."""
-    where = write_tiny_gemma4(tmp_path / "target")
-    folder, _ = written(tmp_path / "assistant", target)
-    settings = Settings(cache_dir=tmp_path, mtp_adaptive=False)
-    engine = build_engine(where, folder, settings)
-    answer = one(engine, PROMPT, 4, max_tokens=20)
-    assert answer.decision.source == "gate"
-    assert list((tmp_path / "exactness").glob("*.json")) or not answer.decision.run
-
-
 def test_the_fingerprint_follows_form_position_and_weights(tmp_path: Path, target: Target) -> None:
     model = load_checkpoint(write_tiny_gemma4(tmp_path / "target"), cache_dir=tmp_path)
     folder, _ = written(tmp_path / "assistant", target)

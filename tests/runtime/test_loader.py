@@ -10,7 +10,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 from mlx_lm.generate import generate_step
-from mlx_lm.models import lfm2, mamba
+from mlx_lm.models import lfm2
 
 from mlxcel.config import Settings
 from mlxcel.engine.engine import Engine
@@ -161,15 +161,6 @@ def test_names_of_drafters(tmp_path: Path) -> None:
 # -- targets that cannot be rewound ---------------------------------------------------
 
 
-def mamba_model() -> Any:
-    args = mamba.ModelArgs(
-        model_type="mamba", vocab_size=tiny.VOCAB, hidden_size=32, intermediate_size=64,
-        state_size=8, num_hidden_layers=2, conv_kernel=4, use_bias=False, use_conv_bias=True,
-        time_step_rank=2,
-    )  # fmt: skip
-    return tiny._randomised(mamba.Model(args), 0, 0.3)
-
-
 def lfm2_model() -> Any:
     args = lfm2.ModelArgs(
         model_type="lfm2", vocab_size=tiny.VOCAB, hidden_size=32, num_hidden_layers=3,
@@ -181,7 +172,7 @@ def lfm2_model() -> Any:
     return tiny._randomised(lfm2.Model(args), 0, 0.3)
 
 
-RECURRENT = {"mamba": mamba_model, "lfm2": lfm2_model}
+RECURRENT = {"mamba": tiny.mamba_model, "lfm2": lfm2_model}
 TINY_PROMPT = tuple(token % tiny.VOCAB for token in PROMPT * 5)
 
 

@@ -12,7 +12,7 @@ import pytest
 from mlx.utils import tree_flatten
 
 from mlxcel.config import Settings
-from mlxcel.engine.prepare import build_engine, make_drafter
+from mlxcel.engine.prepare import make_drafter
 from mlxcel.errors import LoadError
 from mlxcel.models.target import Target
 from mlxcel.runtime.loader import load_checkpoint
@@ -20,9 +20,6 @@ from mlxcel.runtime.mtp_files import load_published_mtp
 from tests.support import tiny
 from tests.support.checkpoints import write_tiny_llama
 from tests.support.qwen import KINDS, write_folder, write_qwen
-from tests.support.running import one
-
-PROMPT = (3, 9, 20, 7, 11, 3, 9, 20)
 
 
 def target_of(folder: Path) -> Target:
@@ -134,20 +131,6 @@ def test_a_target_of_another_family(tmp_path: Path) -> None:
     target = tiny.loaded(tiny.gemma3_model()).target
     with pytest.raises(LoadError, match="no MTP head is known for it"):
         load_published_mtp(folder, target)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_whole_way(tmp_path: Path, kind: str) -> None:
-    """From the folder through gate, probe and scheduler, with the checkpoint's own head."""
-    folder, _ = write_qwen(tmp_path / "m", kind)
-    settings = Settings(cache_dir=tmp_path, enable_mtp_b1=True, length_step=64, max_width=4)
-    classic = one(build_engine(folder, None, settings), PROMPT, max_tokens=24, ignore_eos=True)
-    engine = build_engine(folder, "mtp", settings)
-    twin = one(engine, PROMPT, 4, max_tokens=24, ignore_eos=True)
-    assert twin.speculation.ran, twin.speculation.reason
-    assert twin.speculation.kind == "mtp"
-    assert twin.token_ids == classic.token_ids
-    assert twin.decision is not None
 
 
 def test_the_head_of_another_checkpoint(tmp_path: Path) -> None:

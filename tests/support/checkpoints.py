@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -31,6 +33,7 @@ GEMMA4_FIELDS = (
     "model_type", "hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads",
     "head_dim", "vocab_size", "num_key_value_heads", "hidden_size_per_layer_input",
     "sliding_window", "layer_types", "max_position_embeddings", "final_logit_softcapping",
+    "num_kv_shared_layers", "vocab_size_per_layer_input",
 )
 
 
@@ -42,6 +45,17 @@ def vocabulary(*, permute: bool = False, drop: int = 0) -> dict[str, int]:
     if permute:
         texts[10], texts[11] = texts[11], texts[10]
     return {text: token for token, text in enumerate(texts)}
+
+
+def write_tiny(folder: Path, model: Any) -> Path:
+    """Write a model of `tests.support.tiny` that was made with as many ids as `vocabulary`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = dict(tree_flatten(model.parameters()))
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
+    config = asdict(model.args) | {"eos_token_id": vocabulary()[SPECIAL[0]]}
+    (folder / "config.json").write_text(json.dumps(config))
+    write_tokenizer(folder, vocabulary(), TEMPLATE)
+    return folder
 
 
 def write_tiny_llama(
@@ -113,7 +127,13 @@ def write_tiny_llama(
 
 
 def write_tiny_gemma4(
-    folder: Path, *, seed: int = 0, bits: int | None = None, spelling: str = "global"
+    folder: Path,
+    *,
+    seed: int = 0,
+    bits: int | None = None,
+    spelling: str = "global",
+    shared: int = 0,
+    unified: bool = False,
 ) -> Path:
     """Write a random Gemma 4 of six layers, in the layout of the published ones.
 
@@ -127,19 +147,24 @@ def write_tiny_gemma4(
         Quantize to so many bits, affine, groups of 32, with the names of MLX conversions.
     spelling : {"global", "per_layer"}
         How the config says that full layers differ.
+    shared : int
+        Last layers that have no keys of their own; then there are embeddings per layer too.
+    unified : bool
+        Whether it is of the kind that reads images and sound without an encoder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     vocab = vocabulary()
-    model = tiny.gemma4_model(seed=seed, vocab=len(vocab))
+    model = tiny.gemma4_model(seed=seed, shared=shared, vocab=len(vocab))
     args = model.args
-    text = {name: getattr(args, name) for name in GEMMA4_FIELDS}
+    kind = "gemma4_unified" if unified else "gemma4"
+    text = {name: getattr(args, name) for name in GEMMA4_FIELDS} | {"model_type": f"{kind}_text"}
     if spelling == "per_layer":
         full = [at for at, kind in enumerate(args.layer_types) if kind == "full_attention"]
         text["per_layer_config"] = {str(at): {"head_dim": args.global_head_dim} for at in full}
     else:
         text["global_head_dim"] = args.global_head_dim
     config = {
-        "model_type": "gemma4",
+        "model_type": kind,
         "text_config": text,
         "eos_token_id": vocab[SPECIAL[0]],
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
-from mlx_lm.models import gemma3_text, gemma4_text, llama, qwen2, qwen3, qwen3_5, qwen3_next
+from mlx_lm.models import gemma3_text, gemma4_text, llama, mamba, qwen2, qwen3, qwen3_5, qwen3_next
 
 from mlxcel.models.target import Target
 from mlxcel.runtime.checkpoint import Checkpoint
@@ -84,28 +84,28 @@ def llama_model(seed: int = 0, vocab: int = VOCAB, layers: int = 2, scale: float
     return _randomised(llama.Model(args), seed, scale)
 
 
-def qwen2_model(seed: int = 0) -> Any:
+def qwen2_model(seed: int = 0, vocab: int = VOCAB) -> Any:
     args = qwen2.ModelArgs(
         model_type="qwen2", hidden_size=32, num_hidden_layers=2, intermediate_size=64,
-        num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5, vocab_size=VOCAB,
+        num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5, vocab_size=vocab,
         tie_word_embeddings=False, max_position_embeddings=4096,
     )  # fmt: skip
     return _randomised(qwen2.Model(args), seed, 0.3)
 
 
-def qwen3_model(seed: int = 0) -> Any:
+def qwen3_model(seed: int = 0, vocab: int = VOCAB) -> Any:
     args = qwen3.ModelArgs(
         model_type="qwen3", hidden_size=32, num_hidden_layers=2, intermediate_size=64,
-        num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5, vocab_size=VOCAB,
+        num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5, vocab_size=vocab,
         max_position_embeddings=4096, rope_theta=10000.0, head_dim=8, tie_word_embeddings=True,
     )  # fmt: skip
     return _randomised(qwen3.Model(args), seed, 0.3)
 
 
-def gemma3_model(seed: int = 0, window: int = WINDOW) -> Any:
+def gemma3_model(seed: int = 0, window: int = WINDOW, vocab: int = VOCAB) -> Any:
     args = gemma3_text.ModelArgs(
         model_type="gemma3_text", hidden_size=32, num_hidden_layers=4, intermediate_size=64,
-        num_attention_heads=4, head_dim=16, rms_norm_eps=1e-6, vocab_size=VOCAB,
+        num_attention_heads=4, head_dim=16, rms_norm_eps=1e-6, vocab_size=vocab,
         num_key_value_heads=2, sliding_window=window, sliding_window_pattern=2,
         max_position_embeddings=4096,
     )  # fmt: skip
@@ -141,6 +141,16 @@ def gemma4_model(
         }
     )
     return _randomised(gemma4_text.Model(args), seed, 0.15)
+
+
+def mamba_model(seed: int = 0, vocab: int = VOCAB) -> Any:
+    """Its states cannot be rewound."""
+    args = mamba.ModelArgs(
+        model_type="mamba", vocab_size=vocab, hidden_size=32, intermediate_size=64,
+        state_size=8, num_hidden_layers=2, conv_kernel=4, use_bias=False, use_conv_bias=True,
+        time_step_rank=2,
+    )  # fmt: skip
+    return _randomised(mamba.Model(args), seed, 0.3)
 
 
 HYBRID = {
