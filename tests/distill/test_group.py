@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +55,15 @@ print(group.rank, group.size, sums, bool(result.evaluation), sep="|")
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Free ports, of those that systems give nobody who asks for any: they are bound later."""
+    ports: list[int] = []
+    for port in random.Random(os.getpid()).sample(range(15_000, 32_000), 1000):
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise OSError("no free port between 15000 and 32000")
 
 
 def launch(out: Path, *, resume: bool = False, stop: int = 0, **more: Any) -> list[list[Any]]:
