@@ -342,15 +342,23 @@ def kill_and_go_on(engine: Running, client: EngineClient) -> float:
 def test_a_killed_engine_is_seen_by_all_and_replaced(
     engine: Running, client: EngineClient
 ) -> None:
-    """Must come before the drain, which ends the engine for good."""
     assert quickest(lambda: kill_and_go_on(engine, client), 1.0) < 1.0
     said = engine.err.read_text()
     assert "mlxcel: the engine process was killed by SIGKILL" in said
     assert "it starts again" in said
 
 
-def test_sigterm_drains(engine: Running, client: EngineClient) -> None:
-    """The last test: the engine is gone afterwards."""
+def test_sigterm_drains(folder: Path, tmp_path: Path) -> None:
+    """An engine of its own, which is gone afterwards."""
+    engine = Running(folder, tmp_path)
+    try:
+        with engine.client() as client:
+            drains(engine, client)
+    finally:
+        engine.end()
+
+
+def drains(engine: Running, client: EngineClient) -> None:
     running = client.stream([5, 9], max_tokens=3000, ignore_eos=True)
     next(running)
     engine.process.terminate()
