@@ -24,7 +24,6 @@ from mlx_lm.models import llama
 from benchmarks.gpu_graph import GpuGraph, difference, launches
 from benchmarks.model import random_head
 from benchmarks.stepping import FIRST, Rounds
-from mlxcel.cli.tables import make_console, make_table
 from mlxcel.config import Settings
 from mlxcel.engine.engine import Engine
 from mlxcel.models.joined import join_projections
@@ -202,20 +201,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             label = ("joined" if join else "as mlx-lm made it") + f", width {wide}"
             parts = count_engine(demo_like(layers), wide, join=join)
             rows.append((label, parts, calls_of_engine(demo_like(layers), wide, join=join)))
-    table = make_table("model", "part", "kernels", "views", "calls")
+    print(f"{'model':28} {'part':9} {'kernels':>8} {'views':>6} {'calls':>6}")
     for label, found, calls in rows:
         for name, counts in found.items():
             views = counts.total() - launches(counts)
-            table.add_row(label, name, str(launches(counts)), str(views), "")
+            print(f"{label:28} {name:9} {launches(counts):8} {views:6}")
+            if options.names:
+                print("   ", ", ".join(f"{count} {each}" for each, count in counts.most_common()))
         total = sum(launches(counts) for counts in found.values())
-        table.add_row(label, "together", str(total), "", str(calls))
-    console = make_console()
-    console.print(table)
-    if options.names:
-        for label, found, _ in rows:
-            for name, counts in found.items():
-                by_name = ", ".join(f"{count} {each}" for each, count in counts.most_common())
-                console.print(f"\n{label}, {name}: {by_name}")
+        print(f"{label:28} {'together':9} {total:8} {'':6} {calls:6}")
     return 0
 
 

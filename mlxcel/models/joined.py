@@ -22,6 +22,9 @@ from mlx_lm.models.activations import swiglu
 
 __all__ = ["AddedMasks", "JoinedAttention", "JoinedSwiGLU", "join_projections", "joined"]
 
+WIDEST = 64
+"""Queries of a block at most; the mask of a prompt's chunk would be too much to keep."""
+
 _ATTENTION = (llama.Attention, qwen2.Attention, qwen3.Attention)
 _SWIGLU = (llama.MLP, qwen2.MLP, qwen3.MLP)
 
@@ -73,8 +76,7 @@ class AddedMasks:
     """What is added to the scores for a mask of bool, made once for all layers of a pass."""
 
     def __init__(self) -> None:
-        self._mask: mx.array | None = None
-        self._added: mx.array | None = None
+        self._made: list[tuple[mx.array, mx.array]] = []
 
     def of(self, mask: mx.array | str | None, shape: tuple[int, ...], dtype: mx.Dtype) -> Any:
         """The mask in the form that costs nothing more.
@@ -82,20 +84,22 @@ class AddedMasks:
         Parameters
         ----------
         mask : mx.array, str or None
-            As mlx-lm's layers get it. Only an array of bool is changed, and only for several
-            queries: for one, attention with an array mask is no single kernel anyway.
+            As mlx-lm's layers get it. Only an array of bool is changed, and only for a block of
+            several queries: for one, attention with an array mask is no single kernel anyway.
         shape : tuple of int
             ``(rows, heads, width, columns)`` of the scores.
         dtype : mx.Dtype
             Of the scores.
         """
-        if not isinstance(mask, mx.array) or mask.dtype != mx.bool_ or shape[2] == 1:
+        if not isinstance(mask, mx.array) or mask.dtype != mx.bool_ or not 1 < shape[2] <= WIDEST:
             return mask
-        added = self._added
-        if added is None or self._mask is not mask or (added.shape, added.dtype) != (shape, dtype):
-            zero, hidden = mx.array(0.0, dtype), mx.array(-mx.inf, dtype)
-            added = mx.where(mx.broadcast_to(mask, shape), zero, hidden)
-            self._mask, self._added = mask, added
+        for known, added in self._made:
+            if known is mask and added.shape == shape and added.dtype == dtype:
+                return added
+        zero, hidden = mx.array(0.0, dtype), mx.array(-mx.inf, dtype)
+        added = mx.where(mx.broadcast_to(mask, shape), zero, hidden)
+        # A model with windows has two masks per pass.
+        self._made = [*self._made[-1:], (mask, added)]
         return added
 
 

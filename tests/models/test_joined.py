@@ -10,7 +10,14 @@ import mlx.nn as nn
 import pytest
 from mlx.utils import tree_flatten
 
-from mlxcel.models.joined import AddedMasks, JoinedAttention, JoinedSwiGLU, join_projections, joined
+from mlxcel.models.joined import (
+    WIDEST,
+    AddedMasks,
+    JoinedAttention,
+    JoinedSwiGLU,
+    join_projections,
+    joined,
+)
 from mlxcel.models.lean import lean_for
 from mlxcel.runtime.caches import slot_cache
 from mlxcel.runtime.frame import Frame
@@ -92,6 +99,7 @@ def test_a_mask_is_made_once_per_pass_and_hides_what_it_hid() -> None:
     assert masks.of(mask, (1, 2, 2, 3), mx.float16) is added
     assert masks.of(mask, (1, 2, 2, 3), mx.float32).dtype == mx.float32
     following = mx.array([[[[True, True, True], [True, True, True]]]])
+    assert masks.of(mask, (1, 2, 2, 3), mx.float32) is masks.of(mask, (1, 2, 2, 3), mx.float32)
     assert mx.all(masks.of(following, (1, 2, 2, 3), mx.float32) == 0)
 
 
@@ -100,9 +108,19 @@ def test_other_masks_stay(mask: Any) -> None:
     assert AddedMasks().of(mask, (1, 2, 2, 3), mx.float32) is mask
 
 
-def test_a_single_query_keeps_its_mask() -> None:
-    mask = mx.array([[[[True, False, True]]]])
-    assert AddedMasks().of(mask, (1, 2, 1, 3), mx.float32) is mask
+@pytest.mark.parametrize("queries", [1, WIDEST + 1])
+def test_a_single_query_and_a_prompts_chunk_keep_their_mask(queries: int) -> None:
+    mask = mx.ones((1, 1, queries, 3), mx.bool_)
+    assert AddedMasks().of(mask, (1, 2, queries, 3), mx.float32) is mask
+
+
+def test_both_masks_of_a_model_with_windows_are_kept() -> None:
+    masks, shape = AddedMasks(), (1, 2, 2, 3)
+    whole, window = (mx.ones((1, 1, 2, 3), mx.bool_) for _ in range(2))
+    first = [masks.of(mask, shape, mx.float32) for mask in (whole, window)]
+    for _ in range(2):
+        for mask, added in zip((whole, window), first, strict=True):
+            assert masks.of(mask, shape, mx.float32) is added
 
 
 def test_each_backend_gets_its_own_modules() -> None:
