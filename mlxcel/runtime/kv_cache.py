@@ -130,7 +130,7 @@ class _Layer:
 
     def _fetch(self, frame: Frame) -> tuple[mx.array, mx.array]:
         keys, values = self._held()
-        columns = self.visible_columns(frame)
+        columns = self._cache.span if self.ring is None else self.visible_columns(frame)
         return keys[:, :, :columns], values[:, :, :columns]
 
     def make_mask(
@@ -176,8 +176,7 @@ class FullLayer(_Layer):
         if self.keys is None or self.keys.shape[2] < cache.room:
             self._reserve(keys, values, frame.bound)
         self._write(keys, values, frame)
-        keys, values = self._held()
-        return keys[:, :, : cache.span], values[:, :, : cache.span]
+        return self._fetch(frame)
 
 
 class SlidingLayer(_Layer):
