@@ -20,6 +20,7 @@ from mlxcel.config import Settings
 from mlxcel.engine.alone import run_alone
 from mlxcel.engine.drafters import Drafter, LookupDrafter
 from mlxcel.engine.engine import Engine
+from mlxcel.models.joined import join_projections
 from mlxcel.models.lean import lean_modules
 from mlxcel.types import Request, SamplingParams
 from tests.support import drafters, tiny
@@ -58,6 +59,12 @@ class RoundCase:
 def _lean() -> Any:
     model = tiny.llama_model()
     lean_modules(model)
+    return model
+
+
+def _joined() -> Any:
+    model = tiny.llama_model()
+    join_projections(model)
     return model
 
 
@@ -134,9 +141,11 @@ ROUND_CASES: dict[str, RoundCase] = {
     "classic": RoundCase(),
     "classic, 4 rows": RoundCase(rows=4),
     "classic, lean modules": RoundCase(model=_lean),
+    "classic, joined projections": RoundCase(model=_joined),
     "classic, sliding windows": RoundCase(model=tiny.gemma3_model),
     "prompt lookup, width 4": RoundCase(width=4, drafter="lookup", params=ALWAYS),
     "head, width 4": RoundCase(width=4, drafter="mtp"),
+    "head, width 4, joined projections": RoundCase(width=4, drafter="mtp", model=_joined),
     "head, width 4, 4 rows": RoundCase(rows=4, width=4, drafter="mtp"),
     "head, width 1": RoundCase(width=1, drafter="mtp"),
     "draft model, width 4": RoundCase(width=4, drafter="self"),

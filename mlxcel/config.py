@@ -69,7 +69,7 @@ class Settings:
     prefix_bytes : int
         Bytes of caches kept of requests that have ended, for prompts that begin alike.
     lean_modules : bool
-        Whether norms and rotations are replaced by cheaper forms on the CPU backend.
+        Whether modules are replaced by forms that are cheaper on this backend.
     enable_mtp_b1 : bool or None
         Turns the burst of one row on or off, whatever gate and policy say; ``None`` leaves
         it to them. An exactness veto outranks it.
@@ -179,7 +179,8 @@ class Settings:
     )
     lean_modules: bool = setting(
         True,
-        "Replace norms and rotations by cheaper forms on the CPU backend (`true` or `false`).",
+        "Replace norms, rotations, attention and gated blocks by forms that are cheaper on this "
+        "backend: fewer passes on the CPU, fewer kernels on CUDA (`true` or `false`).",
         check=flag,
         env="MLXCEL_LEAN",
         parse=parse_bool,

@@ -24,7 +24,7 @@ from mlxcel.errors import LoadError
 from mlxcel.hardware.memory import device_bytes
 from mlxcel.models.drafters import family_of
 from mlxcel.models.drafters.mtp import load_mtp
-from mlxcel.models.lean import lean_modules
+from mlxcel.models.lean import lean_for
 from mlxcel.runtime.assistant import AssistantChain
 from mlxcel.runtime.assistant_files import load_assistant
 from mlxcel.runtime.checkpoint import find_folder, fingerprint_of
@@ -199,8 +199,8 @@ def _draft_model(
 
 
 def _lean(drafter: nn.Module, settings: Settings) -> None:
-    if settings.lean_modules and detect_backend() == "cpu":
-        lean_modules(drafter)
+    if settings.lean_modules:
+        lean_for(drafter, detect_backend())
 
 
 def load_model(

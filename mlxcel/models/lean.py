@@ -4,7 +4,7 @@ There `mx.fast.rms_norm` and `mx.fast.rope` are chains of plain operations, run 
 every layer, and an exponential is a library call per element. A compiled norm, rotation
 tables that all layers share, and a sigmoid of plain arithmetic do the same in fewer passes;
 attention is in `mlxcel.models.lean_attention`.
-On a GPU these are single kernels, so nothing is replaced there.
+On a GPU these are single kernels; what is replaced there is in `mlxcel.models.joined`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models import llama, qwen2, qwen3
 
+from mlxcel.models.joined import join_projections
 from mlxcel.models.lean_attention import LeanAttention, MaskTables, can_replace
 
-__all__ = ["LEAN_VERSION", "lean_modules"]
+__all__ = ["LEAN_VERSION", "lean_for", "lean_modules"]
 
-LEAN_VERSION = 2
+LEAN_VERSION = 3
 """Of the arithmetic of all replacements: what was found with another one is found anew."""
 
 Norm = Callable[[mx.array, mx.array], mx.array]
@@ -152,6 +153,26 @@ class LeanSwiGLU(nn.Module):
 
 
 _SWIGLU = (llama.MLP, qwen2.MLP, qwen3.MLP)
+
+
+def lean_for(model: nn.Module, backend: str) -> int:
+    """Replace what is cheaper in another form on a backend, in place.
+
+    Parameters
+    ----------
+    model : nn.Module
+        A target, or a head.
+    backend : {"cpu", "cuda", "metal"}
+        On Metal nothing is replaced: nothing has been measured there.
+
+    Returns
+    -------
+    int
+        Modules replaced.
+    """
+    if backend == "cpu":
+        return lean_modules(model)
+    return join_projections(model) if backend == "cuda" else 0
 
 
 def lean_modules(model: nn.Module) -> int:

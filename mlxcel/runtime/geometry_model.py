@@ -16,7 +16,7 @@ from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_lm.models import gemma4_text, qwen3_5
 
 from mlxcel.errors import LoadError
-from mlxcel.models.lean import lean_modules
+from mlxcel.models.lean import lean_for
 from mlxcel.models.target import Target
 from mlxcel.runtime.geometry import Geometry, Quantization
 from mlxcel.runtime.representation import detect_backend
@@ -63,8 +63,7 @@ def build_target(
     """
     model = _lazy_model(geometry, form, dtype)
     evaluate(model, f"{geometry.name} {form}", progress)
-    if detect_backend() == "cpu":
-        lean_modules(model)  # as a loaded checkpoint has it
+    lean_for(model, detect_backend())  # as a loaded checkpoint has it
     target = Target(model, geometry.model_args())
     if not target.split:
         raise LoadError(

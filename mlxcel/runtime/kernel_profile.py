@@ -71,10 +71,11 @@ def projections_of(model: nn.Module, config: dict[str, Any]) -> tuple[Projection
         raise LoadError(f"{type(model).__module__}: no projection that could be timed was found")
     pool = {path: m for path, m in inner.items() if "mlp" in path.split(".")} or inner
     sizes = {path: _size(m) for path, m in inner.items()}
+    weights = sum(_outputs(m) * sizes[path][1] for path, m in inner.items())
     # The most frequent of equals would do as well; the first in the model is the same one.
     largest = max(pool, key=lambda path: sizes[path][0] * sizes[path][1])
     mine = sizes[largest][0] * sizes[largest][1]
-    count = sum(outputs * inputs for outputs, inputs in sizes.values()) / mine
+    count = weights / mine
     found = [_projection("mlp" if "mlp" in largest else "layer", largest, inner, config, count)]
     if head is not None:
         found.append(_projection("head", head, matrices, config, 1.0))
@@ -112,11 +113,15 @@ def _quantization(module: nn.Module, config: dict[str, Any], path: str) -> _Quan
 
 
 def _size(module: nn.Module) -> tuple[int, int]:
-    """Outputs and inputs."""
-    outputs, columns = module.weight.shape
+    """Outputs and inputs; of the largest part where several have been joined."""
+    columns = module.weight.shape[1]
     if hasattr(module, "bits"):
         columns = columns * 32 // int(module.bits)
-    return int(outputs), int(columns)
+    return max(module.get("parts", (_outputs(module),))), int(columns)
+
+
+def _outputs(module: nn.Module) -> int:
+    return int(module.weight.shape[0])
 
 
 def shapes_of(

@@ -15,6 +15,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlxcel.runtime.buffers import grown, inserted, put, whole_steps
 from mlxcel.runtime.frame import Frame
 from mlxcel.runtime.state_cache import StateLayer
 
@@ -90,7 +91,7 @@ class _Layer:
             return
         capacity = max(self.capacity, other.capacity)
         self.keys, self.values = (
-            _inserted(_grown(mine, capacity), _grown(its, capacity), at)
+            inserted(grown(mine, capacity), grown(its, capacity), at)
             for mine, its in ((self.keys, other.keys), (self.values, other.values))
         )
 
@@ -104,8 +105,8 @@ class _Layer:
             self.keys = mx.zeros((rows, heads, capacity, keys.shape[-1]), keys.dtype)
             self.values = mx.zeros((rows, heads, capacity, values.shape[-1]), values.dtype)
         elif capacity > self.capacity:
-            self.keys = _grown(self.keys, capacity)
-            self.values = _grown(self.values, capacity)
+            self.keys = grown(self.keys, capacity)
+            self.values = grown(self.values, capacity)
 
     def _held(self) -> tuple[mx.array, mx.array]:
         if self.keys is None or self.values is None:
@@ -113,34 +114,24 @@ class _Layer:
         return self.keys, self.values
 
     def _rounded(self, positions: int) -> int:
-        step = self._cache.length_step
-        return -(-positions // step) * step
+        return whole_steps(positions, self._cache.length_step)
 
     def _write(self, keys: mx.array, values: mx.array, frame: Frame) -> None:
-        held_keys, held_values = self._held()
-        if isinstance(frame.offset, int) and frame.bound <= self.capacity:
-            begin, end = frame.offset, frame.bound
-            held_keys[:, :, begin:end] = keys
-            held_values[:, :, begin:end] = values
-            return
+        if isinstance(frame.offset, int):
+            held_keys, held_values = self._held()
+            if frame.bound <= held_keys.shape[2]:
+                held_keys[:, :, frame.offset : frame.bound] = keys
+                held_values[:, :, frame.offset : frame.bound] = values
+                return
+            del held_keys, held_values  # what something else holds is copied, not updated
         index = frame.write_index(self.ring)
-        del held_keys, held_values  # an array that something else holds is copied, not updated
-        self.keys, self.values = (
-            mx.put_along_axis(held, mx.broadcast_to(index, new.shape), new, axis=2)
-            for held, new in zip(self._held(), (keys, values), strict=True)
-        )
+        self.keys = put(self._held()[0], index, keys)
+        self.values = put(self._held()[1], index, values)
 
     def _fetch(self, frame: Frame) -> tuple[mx.array, mx.array]:
         keys, values = self._held()
-        columns = self.visible_columns(frame)
+        columns = self._cache.span if self.ring is None else self.visible_columns(frame)
         return keys[:, :, :columns], values[:, :, :columns]
-
-    def _span(self, frame: Frame) -> int:
-        """Columns up to the end of the block; rounded up where only a bound is known."""
-        if frame.is_exact:
-            return frame.bound
-        step = self._cache.span_step
-        return min(-(-frame.bound // step) * step, self._rounded(frame.bound))
 
     def make_mask(
         self, n: int, return_array: bool = False, window_size: int | None = None
@@ -165,7 +156,7 @@ class _Layer:
 
     def visible_columns(self, frame: Frame) -> int:
         """Columns that ``update_and_fetch`` of this pass will return."""
-        span = self._span(frame)
+        span = self._cache.span_of(frame)
         return span if self.ring is None else min(span, self.ring)
 
 
@@ -180,8 +171,10 @@ class FullLayer(_Layer):
         keys, values : mx.array
             ``(rows, kv_heads, width, head_dim)``, RoPE applied.
         """
-        frame = self._cache.frame
-        self._reserve(keys, values, frame.bound)
+        cache = self._cache
+        frame = cache.frame
+        if self.keys is None or self.keys.shape[2] < cache.room:
+            self._reserve(keys, values, frame.bound)
         self._write(keys, values, frame)
         return self._fetch(frame)
 
@@ -250,20 +243,6 @@ def _start(frame: Frame) -> int:
     return frame.offset
 
 
-def _grown(buffer: mx.array, capacity: int) -> mx.array:
-    missing = capacity - int(buffer.shape[2])
-    if missing <= 0:
-        return buffer
-    rows, heads, _, dim = buffer.shape
-    return mx.concatenate([buffer, mx.zeros((rows, heads, missing, dim), buffer.dtype)], axis=2)
-
-
-def _inserted(rows: mx.array, others: mx.array, at: int) -> mx.array:
-    """One copy, wherever the others go."""
-    parts = [rows[:at], others, rows[at:]]
-    return mx.concatenate([part for part in parts if part.shape[0]])
-
-
 class SlotCache:
     """The layer caches of one model for all rows.
 
@@ -280,6 +259,12 @@ class SlotCache:
         ``length_step`` by default. Small steps save work, large ones keep shapes few.
     states : collection of int, optional
         Which of the caches hold a recurrent state instead.
+
+    Attributes
+    ----------
+    room, span : int
+        Positions that the buffers of full layers need for the pass in flight, and how many of
+        them it may see.
     """
 
     def __init__(
@@ -304,6 +289,24 @@ class SlotCache:
         if at in self.states:
             return StateLayer(self)
         return FullLayer(self) if window is None else SlidingLayer(self, window)
+
+    @property
+    def frame(self) -> Frame:
+        """The pass in flight. What all layers need of it is found out once, when it is set."""
+        return self._frame
+
+    @frame.setter
+    def frame(self, frame: Frame) -> None:
+        self._frame = frame
+        self.room = whole_steps(frame.bound, self.length_step)
+        self.span = self.span_of(frame)
+
+    def span_of(self, frame: Frame) -> int:
+        """Columns up to the end of the block; rounded up where only a bound is known."""
+        if frame.is_exact:
+            return frame.bound
+        room = whole_steps(frame.bound, self.length_step)
+        return min(whole_steps(frame.bound, self.span_step), room)
 
     @property
     def nbytes(self) -> int:

@@ -19,7 +19,7 @@ from mlxcel.errors import LoadError
 from mlxcel.hardware.host import require_mlx
 from mlxcel.models.drafters.published_mtp import head_name
 from mlxcel.models.gemma4_config import complete_config
-from mlxcel.models.lean import lean_modules
+from mlxcel.models.lean import lean_for
 from mlxcel.models.target import Target
 from mlxcel.runtime.checkpoint import Checkpoint, resolve
 from mlxcel.runtime.representation import (
@@ -109,7 +109,7 @@ def load_checkpoint(
     prefer : callable, optional
         Says from model and config which form is faster here; asked for ``"auto"``.
     lean : bool
-        Whether to take the cheaper norms and rotations on the CPU backend.
+        Whether to take the cheaper modules of this backend, see `lean_for`.
     progress : callable, optional
         Called with a label, the amount done and the total.
 
@@ -121,8 +121,8 @@ def load_checkpoint(
     checkpoint, model, config = open_lazily(name, cache_dir=cache_dir, progress=progress)
     ask = None if prefer is None else partial(prefer, model, config)
     representation = represent(model, weights, prefer=ask)
-    if lean and detect_backend() == "cpu":
-        lean_modules(model)
+    if lean:
+        lean_for(model, detect_backend())
     try:
         eos = config.get("eos_token_id")
         tokenizer = load_tokenizer(checkpoint.path, eos_token_ids=eos)
