@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlxcel.errors import ExactnessError
+from mlxcel.errors import EngineError
 from mlxcel.hardware.blas import choose
 
 if TYPE_CHECKING:
@@ -112,8 +112,9 @@ def main() -> None:
     args = parser.parse_args()
     try:
         breakdown(args)
-    except ExactnessError as error:
-        parser.exit(1, f"round_breakdown: {error.message}; or measure with --probe-off\n")
+    except EngineError as error:
+        hint = "--probe-off measures what the exactness probe declines"
+        parser.exit(1, f"round_breakdown: {error.message}; {hint}\n")
 
 
 def breakdown(args: argparse.Namespace) -> None:
