@@ -19,9 +19,11 @@ import json
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlxcel.errors import EngineError
 from mlxcel.hardware.blas import choose
 
 if TYPE_CHECKING:
@@ -95,7 +97,7 @@ def line(width: int, row: dict[str, Any], classic: float) -> str:
 
 
 def main() -> None:
-    """Parse arguments, measure, print a table."""
+    """Parse arguments and measure; a pairing that is not exact here is one line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="demo")
     parser.add_argument("--drafter", default="demo")
@@ -104,8 +106,19 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--weights", default="auto")
+    parser.add_argument("--probe-off", action="store_true",
+                        help="measure widths that the exactness probe declines too")  # fmt: skip
     parser.add_argument("--json", type=Path, help="write the figures here")
     args = parser.parse_args()
+    try:
+        breakdown(args)
+    except EngineError as error:
+        hint = "--probe-off measures what the exactness probe declines"
+        parser.exit(1, f"round_breakdown: {error.message}; {hint}\n")
+
+
+def breakdown(args: argparse.Namespace) -> None:
+    """Measure what the arguments say, print a table, and write the figures if asked to."""
     choose()
     from mlxcel.assets import standard_prompts  # after the choice of BLAS
     from mlxcel.config import Settings
@@ -114,6 +127,8 @@ def main() -> None:
 
     began = time.perf_counter()
     settings = Settings.from_env(weights=args.weights, prefix_bytes=0)
+    if args.probe_off:
+        settings = replace(settings, mtp_exactness="off")
     engine = build_engine(args.model, args.drafter, settings)
     messages = [{"role": "user", "content": standard_prompts()[args.prompt]}]
     prompt = engine.model.tokenizer.apply_chat_template(messages, add_generation_prompt=True)

@@ -13,6 +13,7 @@ from typing import Any
 import mlx.core as mx
 
 from mlxcel.engine.engine import Engine
+from mlxcel.errors import EngineError
 from mlxcel.types import Completion, Request
 
 __all__ = ["PARTS", "Round", "Stages", "run"]
@@ -93,6 +94,11 @@ def run(engine: Engine, request: Request, stages: Stages | None) -> tuple[list[R
         Decoded alone.
     stages : Stages or None
         Clocks to put on; without them rounds are undisturbed and only have their wall time.
+
+    Raises
+    ------
+    EngineError
+        The request failed, as it does where the exactness probe declines its width.
     """
     rounds: list[Round] = []
     completion: Completion | None = None
@@ -115,4 +121,6 @@ def run(engine: Engine, request: Request, stages: Stages | None) -> tuple[list[R
         if stages is not None:
             stages.stop()
     assert completion is not None
+    if completion.error is not None:
+        raise EngineError(completion.error)
     return rounds, completion

@@ -12,13 +12,14 @@ from mlxcel.bench.provenance import record_host
 from mlxcel.decide.cost_raw import RawCosts, RawPart, RawPass
 from mlxcel.decide.cost_recompute import derived_values
 from mlxcel.decide.measured_json import plain
+from mlxcel.decide.measured_words import protocol_word
 from mlxcel.decide.provenance import Provenance
 from mlxcel.decide.records import MEASURED_SCHEMA_VERSION
 from mlxcel.hardware.cost_times import CostTimes
 from mlxcel.hardware.host import Host
 from mlxcel.hardware.peaks import Peak
 
-__all__ = ["CostIdentity", "cost_record"]
+__all__ = ["CostIdentity", "cost_id", "cost_record"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +86,9 @@ def _head(
     times: CostTimes, identity: CostIdentity, host: Host, provenance: Provenance
 ) -> dict[str, Any]:
     """What every measured record begins with."""
-    layers = f"-{times.layers}-layers" if times.layers < times.layers_published else ""
     return {
         "schema": MEASURED_SCHEMA_VERSION,
-        "id": _slug(f"{host.chip}-{identity.geometry}{layers}-cost-{identity.day}"),
+        "id": cost_id(identity, host, times.layers, times.layers_published),
         "origin": "measured",
         "address": None,
         "date": identity.day,
@@ -102,7 +102,7 @@ def _head(
             "drafter_quantization": identity.drafter_quantization or None,
             "batch_capable": identity.batch_capable,
         },
-        "protocol": "unguarded",
+        "protocol": protocol_word(provenance),
         "tool": "mlxcel bench cost",
         "exactness": "unknown",
         "round_loop": provenance.round_loop,
@@ -117,6 +117,22 @@ def _head(
         },
         "notes": _notes(times),
     }
+
+
+def cost_id(identity: CostIdentity, host: Host, layers: int, layers_published: int) -> str:
+    """The id of a record, known before anything is measured: it names the files.
+
+    Parameters
+    ----------
+    identity : CostIdentity
+        Names and day.
+    host : Host
+        Where it is measured.
+    layers, layers_published : int
+        Layers that are built, and those of the published model.
+    """
+    part = f"-{layers}-layers" if layers < layers_published else ""
+    return _slug(f"{host.chip}-{identity.geometry}{part}-cost-{identity.day}")
 
 
 def _cost(times: CostTimes, identity: CostIdentity, peak: Peak | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mlxcel.decide.kernels import JUDGED_ROWS, WIDE_LIMIT
+from mlxcel.decide.provenance import guard_complaints
 
 __all__ = ["cost_markdown", "costs_table"]
 
@@ -17,6 +18,8 @@ def cost_markdown(record: Mapping[str, Any]) -> str:
         f"# {record['pairing']['name']} on {record['host']['chip']}: what its passes cost",
         "",
         _sentence(record),
+        "",
+        _guards(record["provenance"]["guards"]),
         "",
         *_summary(figures),
         "",
@@ -87,6 +90,13 @@ def _sentence(record: Mapping[str, Any]) -> str:
         f"{record['date']}, {cost['backend']}, {cost['dtype']}, {weights}{drafter}; {versions}. "
         f"{record['notes'][0].upper()}{record['notes'][1:]}."
     )
+
+
+def _guards(found: Mapping[str, Any]) -> str:
+    complaints = guard_complaints(found)
+    if not complaints:
+        return "Guards: the host was quiet before, and undisturbed all through."
+    return f"Guards, to read the figures with care: {'; '.join(complaints)}."
 
 
 def _size(count: int) -> str:

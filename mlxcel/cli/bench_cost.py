@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlxcel.cli.bench_guards import guard_options
 from mlxcel.config import Settings
 from mlxcel.errors import ConfigError, LoadError
 
 if TYPE_CHECKING:
+    from mlxcel.bench.guarded import OpenGuards
     from mlxcel.hardware.peaks import Peak
     from mlxcel.runtime.cost_plan import CostPlan
     from mlxcel.runtime.geometry import Geometry
@@ -55,11 +58,13 @@ GRAPHS = ("MLX_CUDA_GRAPH_CACHE_SIZE", "20000")
 @click.option("--record", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.json",
               help="Check and show a record of before; measures nothing.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Write the record to standard output.")
+@guard_options
 def cost(
     geometry: str | None,
     record: Path | None,
     output: Path | None,
     as_json: bool,
+    guards: Callable[[Path], OpenGuards],
     **options: Any,
 ) -> None:
     """Measure classic step, draft, verify by width and the parts of a pass.
@@ -72,7 +77,10 @@ def cost(
     if geometry == "list":
         _show_names()
         return
-    found = _measured(geometry, options) if geometry is not None else _checked(record)
+    if geometry is not None:
+        found = _measured(geometry, options, output, guards)
+    else:
+        found = _checked(record)
     if output is not None:
         _write(found, output)
     if as_json:
@@ -83,12 +91,17 @@ def cost(
     click.echo(cost_markdown(found))
 
 
-def _measured(geometry: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Measure, and make a record of it."""
+def _measured(
+    geometry: str,
+    options: dict[str, Any],
+    output: Path | None,
+    guards: Callable[[Path], OpenGuards],
+) -> dict[str, Any]:
+    """Measure under the guards, and make a record of it."""
     os.environ.setdefault(*GRAPHS)
-    from mlxcel.bench.cost_record import cost_record
-    from mlxcel.bench.guarded import unguarded
+    from mlxcel.bench.cost_record import cost_id, cost_record
     from mlxcel.bench.provenance import collect
+    from mlxcel.bench.results import prepare_folder
     from mlxcel.cli.progress import bar
     from mlxcel.hardware.host import describe
     from mlxcel.runtime.cost_profile import measure_costs
@@ -99,7 +112,10 @@ def _measured(geometry: str, options: dict[str, Any]) -> dict[str, Any]:
     host = describe()
     peak = _peak(options, host.chip)
     started = datetime.now(UTC)
-    with bar() as progress, unguarded() as guards:
+    identity = _identity(sizes, started)
+    if output is not None:
+        prepare_folder(output, cost_id(identity, host, sizes.layers, sizes.layers_published))
+    with guards(settings.cache_dir)() as working, bar() as progress:
         times = measure_costs(sizes, plan, progress=progress)
     provenance = collect(
         host,
@@ -109,21 +125,23 @@ def _measured(geometry: str, options: dict[str, Any]) -> dict[str, Any]:
         environ=os.environ,
         started=started,
         seconds=times.seconds,
-        guards=guards.report(),
+        guards=working.report(),
         cost_only=True,
     )
-    return cost_record(times, _identity(sizes, started), host, peak, provenance)
+    return cost_record(times, identity, host, peak, provenance)
 
 
 def _checked(path: Path | None) -> dict[str, Any]:
     """A record from a file, all of whose figures follow from its samples."""
-    from mlxcel.decide.cost_recompute import cost_complaints
+    from mlxcel.decide.cost_recompute import cost_complaints, is_cost_record
+    from mlxcel.evidence import read_json
 
     assert path is not None
-    try:
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise LoadError(f"{path}: not readable as JSON ({error})", param="record") from None
+    found: Any = read_json(path)
+    if not is_cost_record(found):
+        raise LoadError(
+            f"{path}: is no cost-only record; mlxcel bench verify checks any other", param="record"
+        )
     complaints = cost_complaints(found, str(path))
     if complaints:
         more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
@@ -211,10 +229,16 @@ def _write(record: dict[str, Any], folder: Path) -> None:
     """The record first: a page or a plot can be made from it again."""
     from mlxcel.bench.cost_plot import cost_svg
     from mlxcel.bench.cost_report import cost_markdown
+    from mlxcel.bench.results import prepare_folder, refuse_existing
+    from mlxcel.evidence import read_json
 
-    folder.mkdir(parents=True, exist_ok=True)
+    prepare_folder(folder, None)
     name = record["id"]
-    (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    path = folder / f"{name}.json"
+    if not path.exists():
+        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    elif read_json(path) != record:  # its page and plots may be made again beside it
+        refuse_existing(path)
     (folder / f"{name}.md").write_text(cost_markdown(record), encoding="utf-8")
     for theme in ("light", "dark"):
         text = cost_svg(record, theme)

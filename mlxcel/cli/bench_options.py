@@ -15,7 +15,7 @@ import click
 
 from mlxcel.bench.guarded import OpenGuards, unguarded
 from mlxcel.cli.numerics import numerics_option, settings_for
-from mlxcel.errors import LoadError
+from mlxcel.errors import ConfigError, LoadError
 
 if TYPE_CHECKING:
     from mlxcel.bench.campaign import Opened
@@ -116,6 +116,12 @@ def measure(
     from mlxcel.cli.bench_tables import show_record
 
     settings = settings_for(max(plan.widths), weights=weights, numerics=numerics, prefix_bytes=0)
+    if max(plan.widths) > settings.max_width:  # before the wait for a quiet host and the load
+        raise ConfigError(
+            f"width must be 2 to max_width = {settings.max_width}, got {max(plan.widths)}; "
+            "MLXCEL_MAX_WIDTH raises it",
+            param="width",
+        )
     prepare_folder(folder, name)
     campaign = Campaign(
         pairing=checkpoints.name,

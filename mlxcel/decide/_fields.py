@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import TypeVar
@@ -147,7 +148,8 @@ class Fields:
             raise self.fault(name, value, "a list of numbers or null")
         for number in value:
             bad = isinstance(number, bool) or not isinstance(number, (int, float))
-            if bad or not math.isfinite(number) or number <= 0:
+            # By comparison: a whole number may be too large for a float. NaN is within none.
+            if bad or not 0 < number <= sys.float_info.max:
                 raise self.fault(name, number, "a list of positive numbers")
         return tuple(value)
 

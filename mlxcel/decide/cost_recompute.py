@@ -8,6 +8,7 @@ Whatever is derived is derived by `mlxcel.decide.cost_figures`.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from mlxcel.decide._fields import Fields
 from mlxcel.decide.cost_figures import CostFigures, derive_costs
 from mlxcel.decide.cost_raw import RawCosts, RawPart, RawPass
+from mlxcel.decide.measured_words import memory_gb, protocol_word
 from mlxcel.decide.record_json import parse_record
 from mlxcel.decide.records import MEASURED_SCHEMA_VERSION, Record
 from mlxcel.errors import LoadError, MlxcelError
@@ -33,8 +35,10 @@ _STAGES = ("classic", "verify", "draft", "round", "head")
 _PLAIN_STAGES = ("verify", "draft", "round")
 _PLAIN_TIMING = ("stage", "width", "kernel", "value", "unit")
 _OWN = ("cost", "parts", "figures")
+_CACHES = ("slot", "native")
 _BACKENDS = ("metal", "cuda", "cpu")
 _MOST = 1e18
+_MOST_SECONDS = 1e6
 _LAYERS = 4096
 
 
@@ -120,6 +124,7 @@ def raw_of(record: Mapping[str, Any], where: str = "record") -> RawCosts:
     published = cost.whole("layers_published", layers, _LAYERS)
     peak: Any = cost.take("peak")
     rates = (None, None) if peak is None else _peak(Fields(peak, f"{where}: cost: peak"))
+    _built(cost)
     return RawCosts(
         backend=backend,
         layers=layers,
@@ -129,6 +134,23 @@ def raw_of(record: Mapping[str, Any], where: str = "record") -> RawCosts:
         bytes_per_second=rates[0],
         flops_per_second=rates[1],
     )
+
+
+def _built(cost: Fields) -> None:
+    """Check the form of what no figure follows from, but pages show."""
+    for name in ("source", "dtype"):
+        cost.text(name)
+    for name in ("context", "columns"):
+        cost.whole(name, 1, int(_MOST))
+    cost.word("caches", _CACHES)
+    cost.whole("drafter_bytes", 0, int(_MOST))
+    cost.number("seconds", 0, _MOST)
+    cost.table("skipped")
+    sizes = cost.mapping("target_bytes")
+    target = Fields(sizes, f"{cost.where}: target_bytes")
+    for form in sizes:
+        target.whole(form, 1, int(_MOST))
+    cost.close()
 
 
 def figures_of(record: Mapping[str, Any], where: str = "record") -> CostFigures:
@@ -153,8 +175,12 @@ def cost_complaints(record: Mapping[str, Any], where: str = "record") -> list[st
     found: list[str] = []
     for name, value in derived.items():
         _compare(f"{where}: {name}", record.get(name), value, found)
-    if plain.provenance is None or not plain.provenance.cost_only:
+    source = plain.provenance
+    if source is None or not source.cost_only:
         found.append(f"{where}: provenance: cost_only must be true of a record without rows")
+    else:
+        _compare(f"{where}: protocol", plain.protocol, protocol_word(source), found)
+        _compare(f"{where}: host.memory_gb", plain.host.memory_gb, memory_gb(source), found)
     if plain.rows:
         found.append(f"{where}: rows must be empty, since no text was decoded")
     return found
@@ -174,6 +200,9 @@ def _compare(where: str, stored: Any, derived: Any, found: list[str]) -> None:
 def _equal(stored: Any, derived: Any) -> bool:
     numbers = [isinstance(v, (int, float)) and not isinstance(v, bool) for v in (stored, derived)]
     if all(numbers):
+        # By comparison: a whole number may be too large for a float.
+        if not abs(stored) <= sys.float_info.max:
+            return False
         return math.isclose(stored, derived, rel_tol=_TOLERANCE, abs_tol=1e-12)
     return type(stored) is type(derived) and stored == derived
 
@@ -202,14 +231,19 @@ def _part(fields: Fields) -> RawPart:
 
 
 def _peak(fields: Fields) -> tuple[float, float]:
-    return (
+    rates = (
         fields.number("bytes_per_second", 1, _MOST),
         fields.number("flops_per_second", 1, _MOST),
     )
+    fields.text("source")
+    fields.close()
+    return rates
 
 
 def _samples(fields: Fields, name: str) -> tuple[float, ...]:
     found = fields.numbers_or_none(name)
     if found is None:
         raise LoadError(f"{fields.where}: {name} must be a list of positive seconds, got null")
+    if max(found) > _MOST_SECONDS:
+        raise fields.fault(name, max(found), f"at most {_MOST_SECONDS:g} seconds each")
     return found

@@ -24,8 +24,6 @@ def exactness_word(found: Provenance, rows: Iterable[Row]) -> Exactness:
 
 def protocol_word(found: Provenance) -> Protocol:
     """Whether guards were at work."""
-    if found.cost_only:
-        return "profile"
     return "guarded" if guards_ran(found.guards) else "unguarded"
 
 

@@ -25,6 +25,8 @@ BLOCK: tuple[Arm, ...] = ("classic", "speculative", "speculative", "classic")
 
 _SLACK = 1e-3  # seconds: starts are rounded
 
+_LEAST_SECONDS = 1e-9  # below it a speed is no finite number
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -71,8 +73,10 @@ class Run:
     profiling: bool = False
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.seconds) or self.seconds <= 0:
-            raise LoadError(f"seconds {self.seconds} of a run must be positive")
+        if not math.isfinite(self.seconds) or self.seconds < _LEAST_SECONDS:
+            raise LoadError(
+                f"seconds {self.seconds} of a run must be positive, at least {_LEAST_SECONDS:g}"
+            )
         if not self.rounds <= self.tokens <= self.rounds * max(self.width_max, 1):
             raise LoadError(
                 f"tokens {self.tokens} do not fit {self.rounds} rounds of 1 to {self.width_max}"

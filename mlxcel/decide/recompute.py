@@ -17,7 +17,7 @@ from mlxcel.decide.measured_json import parse_provenance, parse_raw, plain
 from mlxcel.decide.measured_words import exactness_word, memory_gb, protocol_word
 from mlxcel.decide.record_json import parse_record
 from mlxcel.decide.records import MEASURED_SCHEMA_VERSION, Record
-from mlxcel.errors import LoadError
+from mlxcel.errors import LoadError, MlxcelError
 
 __all__ = ["complaints"]
 
@@ -65,10 +65,14 @@ def _edited(data: Any, where: str) -> Iterator[str]:
         try:
             raw = parse_raw(Fields(row["raw"], "raw"))
             width = int(row["requested_width"])
-        except (LoadError, KeyError, TypeError, ValueError):
-            continue
-        figures = derive(raw, requested_width=width, guards=guards)
+        except (LoadError, KeyError, TypeError, ValueError, OverflowError):
+            continue  # parse_record says so
         place = f"{where}: rows[{number}] ({row.get('prompt')}, width {width})"
+        try:
+            figures = derive(raw, requested_width=width, guards=guards)
+        except MlxcelError as error:
+            yield f"{place}: {error.message}"
+            continue
         yield from _differences(row, figures, place)
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "Stage",
     "TimeUnit",
     "Timing",
+    "check_id",
     "half_digit",
 ]
 
@@ -61,6 +62,18 @@ EXACT_FORMS: tuple[Exactness, ...] = ("exact", "exact-narrow")
 by the row-by-row quantized kernel; ``inexact-wide`` is the fast kernel that does not."""
 
 _ID = re.compile(r"[a-z0-9][a-z0-9.-]*")
+
+
+def check_id(name: str) -> None:
+    """Check that a name can be a record's: it becomes that of a file.
+
+    Raises
+    ------
+    LoadError
+        It is empty, or holds something else than small letters, digits, points and hyphens.
+    """
+    if not _ID.fullmatch(name):
+        raise LoadError(f"id {name!r} may hold small letters, digits, points and hyphens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,8 +217,7 @@ class Record:
 
     def __post_init__(self) -> None:
         self._check_schema()
-        if not _ID.fullmatch(self.id):
-            raise LoadError(f"id {self.id!r} may hold small letters, digits, points and hyphens")
+        check_id(self.id)
         if not self.rows and not self.timings:
             raise LoadError("a record needs at least one row or timing")
         if self.origin == "published" and (not self.address or isinstance(self.round_loop, int)):

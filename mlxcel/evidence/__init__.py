@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mlxcel.decide.agreement import Decision, parse_decision
-from mlxcel.decide.cost_recompute import cost_complaints
+from mlxcel.decide.cost_recompute import cost_complaints, is_cost_record
 from mlxcel.decide.prediction import Prediction, parse_prediction
 from mlxcel.decide.record_json import parse_record
 from mlxcel.decide.records import Record
@@ -74,7 +74,17 @@ def load_records(folders: Iterable[Path] = (), *, packaged: bool = True) -> tupl
 
 def load_record(path: Path) -> Record:
     """Read the record of one file, as `load_records` reads each."""
-    return _parsed(path, parse_record)
+    return _parsed(path, _no_cost_record)
+
+
+def _no_cost_record(data: object, where: str) -> Record:
+    """A record of rows; one of costs is told apart from a damaged one."""
+    if is_cost_record(data):
+        raise LoadError(
+            f"{where}: is a cost-only record, with no rows of text to compare or to decide by; "
+            "mlxcel bench cost --record shows it, mlxcel bench verify checks it"
+        )
+    return parse_record(data, where)
 
 
 def load_predictions(folders: Iterable[Path] = ()) -> tuple[Prediction, ...]:

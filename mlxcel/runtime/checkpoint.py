@@ -139,7 +139,9 @@ def validate_folder(path: Path) -> list[WeightFile]:
     """
     if not path.is_dir():
         raise LoadError(f"{path}: no such folder")
-    _check_model_type(path, read_object(path / "config.json"))
+    config = read_object(path / "config.json")
+    _check_model_type(path, config)
+    _check_quantization(path / "config.json", config.get("quantization"))
     weights = read_weight_files(path)
     _check_index(path, weights)
     _check_tokenizer(path, weights)
@@ -238,6 +240,25 @@ def _check_model_type(path: Path, config: dict[str, Any]) -> None:
     module = _renamed(package / "utils.py").get(model_type, model_type)
     if not re.fullmatch(r"[\w-]+", module) or not _is_model(package / "models" / f"{module}.py"):
         raise LoadError(f"{config_path}: model_type {model_type!r} is not known to mlx-lm")
+
+
+def _check_quantization(path: Path, table: object, name: str = "quantization") -> None:
+    """Check what MLX divides by unseen: a group of 0 would end the process, not raise."""
+    if table is None:
+        return
+    if not isinstance(table, dict):
+        raise LoadError(f"{path}: {name} must be an object or null, got {table!r}")
+    for field in ("group_size", "bits"):
+        value = table.get(field)
+        if value is None and (field in table or name == "quantization"):
+            raise LoadError(f"{path}: {name} needs {field}, a positive whole number")
+        if value is not None and (type(value) is not int or value < 1):
+            raise LoadError(
+                f"{path}: {name}: {field} must be a positive whole number, got {value!r}"
+            )
+    for layer, own in table.items():
+        if isinstance(own, dict):
+            _check_quantization(path, own, f"quantization: {layer}")
 
 
 def _drafter(model_type: str) -> str | None:

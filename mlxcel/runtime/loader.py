@@ -66,7 +66,9 @@ def open_lazily(
         model, config = load_mlx_model(
             checkpoint.path, lazy=True, model_config=told, get_model_classes=_classes
         )
-    except (ValueError, KeyError, TypeError, FileNotFoundError, RuntimeError) as error:
+    except (
+        ValueError, KeyError, TypeError, FileNotFoundError, RuntimeError, ArithmeticError,
+    ) as error:  # fmt: skip
         raise LoadError(f"{checkpoint.path}: {error}") from error
     return checkpoint, model, config
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import xml.etree.ElementTree as ET
@@ -104,8 +105,27 @@ def test_nothing_is_overwritten(record, tmp_path):
         write_results(record, tmp_path)
     with pytest.raises(ConfigError, match="is there already"):
         prepare_folder(tmp_path, "a-record")
-    with pytest.raises(ConfigError, match="cannot be made"):
+    with pytest.raises(ConfigError, match="cannot be written to"):
         prepare_folder(tmp_path / "a-record.json" / "inner", None)
+
+
+@pytest.mark.parametrize("name", ["a/b", "../a", "My-Run", "", "-a", "a b"])
+def test_an_id_that_no_record_can_have_is_refused_before_measuring(tmp_path, name):
+    pytest.importorskip("matplotlib")
+    with pytest.raises(ConfigError, match="small letters, digits, points and hyphens"):
+        prepare_folder(tmp_path / "new", name)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_takes_no_file_is_refused_before_measuring(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+
+    def full(*args, **kwargs):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("mlxcel.bench.results.tempfile.TemporaryFile", full)
+    with pytest.raises(ConfigError, match=r"cannot be written to \(Read-only file system\)"):
+        prepare_folder(tmp_path, None)
 
 
 def test_plots_show_the_figures_and_are_the_same_again(record):

@@ -123,6 +123,19 @@ def test_what_is_no_record_is_named(tmp_path):
     assert "not readable as JSON" in done.stderr
 
 
+def test_a_width_that_no_request_may_have_is_refused_before_the_load(monkeypatch, tmp_path):
+    def load(*args: Any, **_: Any) -> None:
+        pytest.fail("loaded")
+
+    monkeypatch.setattr(importlib.import_module("mlxcel.cli.bench_options"), "load", load)
+    done = bench(
+        "width", "-m", "some/model", "--drafter", "lookup", "--widths", "2,99", "-o", tmp_path,
+        "--no-wait",
+    )  # fmt: skip
+    assert done.exit_code == 2
+    assert "width must be 2 to max_width = 16, got 99; MLXCEL_MAX_WIDTH raises it" in done.stderr
+
+
 def test_a_pairing_that_is_not_there_says_what_it_needs(monkeypatch, tmp_path):
     def load(target: str, drafter: str, **_: Any) -> None:
         raise LoadError(f"{target}: no such folder here")

@@ -10,18 +10,24 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+import mlxcel.evidence
+from mlxcel.bench.host_lock import benchmark_lock
 from mlxcel.cli.bench import bench
 from mlxcel.cli.bench_cost import GRAPHS, cost
 from mlxcel.cli.errors import friendly
 from mlxcel.decide.cost_recompute import cost_complaints
+from mlxcel.errors import LoadError
 from mlxcel.runtime import cost_profile
 from tests.support.geometries import tiny_geometry
 
+COST = Path(mlxcel.evidence.__file__).parent / "cost"
+
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the command sets is unset again."""
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the command sets is unset again; the lock of benchmarks is the test's own."""
     monkeypatch.setenv(*GRAPHS)
+    monkeypatch.setenv("MLXCEL_CACHE_DIR", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -40,7 +46,7 @@ def invoke(*args: Any) -> Result:
     return CliRunner().invoke(group, ["cost", *map(str, args)])
 
 
-FEW = ("--widths", "4", "--repeats", "1", "--context", "12", "--budget", "0")
+FEW = ("--widths", "4", "--repeats", "1", "--context", "12", "--budget", "0", "--no-wait")
 
 
 def test_a_record_a_page_and_plots_are_written(sizes: Path, tmp_path: Path) -> None:
@@ -120,6 +126,63 @@ def test_too_little_memory_is_said_before_anything_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cost_profile, "device_bytes", lambda backend: 1 << 30)
-    result = invoke("-g", "gemma-4-31b", "--weights", "dense")
+    result = invoke("-g", "gemma-4-31b", "--weights", "dense", "--no-wait")
     assert result.exit_code == 2
     assert "GiB needed, 1.0 GiB available; build fewer layers" in result.stderr
+
+
+def test_the_record_says_what_the_guards_found(sizes: Path, tmp_path: Path) -> None:
+    result = invoke("-g", sizes, *FEW, "--weights", "stored", "--pad", 1, "--json")
+    record = json.loads(result.stdout)
+    guards = record["provenance"]["guards"]
+    assert (guards["quiet"]["ran"], guards["contention"]["ran"]) == (False, True)
+    assert record["protocol"] == "unguarded"  # without the wait, not all of them ran
+    guarded = json.loads(result.stdout)
+    guarded["protocol"] = "guarded"
+    assert any("protocol is 'guarded'" in line for line in cost_complaints(guarded, "file"))
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(record))
+    shown = invoke("--record", path)
+    assert "Guards, to read the figures with care: not guarded: the quiet gate" in shown.stdout
+
+
+def test_two_at_once_are_refused(sizes: Path, tmp_path: Path) -> None:
+    with benchmark_lock(tmp_path / "cache"):
+        result = invoke("-g", sizes, *FEW)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "another benchmark" in result.stderr
+
+
+def test_a_record_of_the_day_is_refused_before_measuring(
+    sizes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    args = ("-g", sizes, *FEW, "--weights", "stored", "--pad", 1, "-o", tmp_path / "out")
+    assert invoke(*args).exit_code == 0
+    (path,) = (tmp_path / "out").glob("*.json")
+    before = path.read_bytes()
+    monkeypatch.setattr(cost_profile, "measure_costs", lambda *a, **k: pytest.fail("measured"))
+    refused = invoke(*args)
+    assert refused.exit_code == 2
+    assert "is there already" in refused.stderr
+    assert path.read_bytes() == before
+    assert invoke("--record", path, "-o", tmp_path / "out").exit_code == 0  # the page again
+    assert path.read_bytes() == before
+
+
+def test_another_kind_of_record_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    path.write_text('{"schema": 1, "schema": 2}')
+    assert "occurs twice" in invoke("--record", path).stderr
+    path.write_text('{"schema": 2, "rows": []}')
+    assert "is no cost-only record" in invoke("--record", path).stderr
+    path.write_text("[]")
+    assert "is no cost-only record" in invoke("--record", path).stderr
+
+
+@pytest.mark.parametrize("command", ["submit", "compare"])
+def test_a_cost_record_is_no_record_of_rows(command: str) -> None:
+    path = str(sorted(COST.glob("*.json"))[0])
+    result = CliRunner().invoke(bench, [command, *[path] * (1 + (command == "compare"))])
+    assert isinstance(result.exception, LoadError)
+    assert "is a cost-only record" in str(result.exception)

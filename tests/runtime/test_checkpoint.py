@@ -84,6 +84,18 @@ def test_model_types_and_their_other_names(folder: Path, model_type: str) -> Non
     validate_folder(folder)
 
 
+def quantized(table: str) -> str:
+    return f'{{"model_type": "llama", "quantization": {table}}}'
+
+
+@pytest.mark.parametrize(
+    "table", ["null", '{"group_size": 64, "bits": 4, "a": {"bits": 8}, "b": false}']
+)
+def test_quantization_by_layer_is_good(folder: Path, table: str) -> None:
+    (folder / "config.json").write_text(quantized(table))
+    validate_folder(folder)
+
+
 @pytest.mark.parametrize(
     ("config", "named"),
     [
@@ -97,6 +109,13 @@ def test_model_types_and_their_other_names(folder: Path, model_type: str) -> Non
         ('{"model_type": "../utils"}', "not known"),
         ('{"model_type": "cache"}', "not known"),
         ('{"model_type": "llama", "model_file": "evil.py"}', "evil.py"),
+        (quantized('"4bit"'), "quantization must be an object or null, got '4bit'"),
+        (quantized('{"group_size": 32}'), "quantization needs bits"),
+        (quantized('{"group_size": null, "bits": 4}'), "quantization needs group_size"),
+        (quantized('{"group_size": 0, "bits": 4}'), "group_size must be a positive whole number"),
+        (quantized('{"group_size": 64, "bits": -4}'), "bits must be a positive whole number"),
+        (quantized('{"group_size": 64, "bits": true}'), "bits must be a positive whole number"),
+        (quantized('{"group_size": 64, "bits": 4, "a": {"bits": 0}}'), "quantization: a: bits"),
     ],
 )
 def test_bad_configs(folder: Path, config: str, named: str) -> None:

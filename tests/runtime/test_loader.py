@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,14 @@ def test_settings_choose_the_weights(tmp_path: Path) -> None:
     assert engine.model.representation.form == "stored"
     with pytest.raises(ConfigError, match="weights must be"):
         load(folder, "sparse")
+
+
+def test_a_config_that_mlx_lm_divides_by_zero_with(tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path / "tiny")
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_attention_heads": 0}))
+    with pytest.raises(LoadError, match=r"tiny: .*division"):
+        load(folder)
 
 
 def test_weights_that_do_not_fit_the_config(tmp_path: Path) -> None:
