@@ -256,13 +256,19 @@ def test_a_bad_variable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def heed_interrupts() -> None:
+    """What runs in the background of a script ignores them, and so do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_an_interrupt_is_130(tmp_path: Path, times: int) -> None:
     folder = write_tiny_llama(tmp_path / "long", context=1_000_000)
     args = ("-m", str(folder), "-p", "hello", "-n", "900000", "--logit-bias", "0=-1000")
     with subprocess.Popen(
-        [*COMMAND, "generate", *args], env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+        [*COMMAND, "generate", *args], env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=heed_interrupts,
+    ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stderr is not None
         ready, _, _ = select.select([process.stdout], [], [], 60)
