@@ -24,6 +24,7 @@ from mlxcel.engine.verdict_store import VerdictStore
 from mlxcel.errors import LoadError
 from mlxcel.hardware.host import Sources, describe
 from mlxcel.hardware.profile_store import digest, host_facts
+from mlxcel.models.lean import LEAN_VERSION
 from tests.support import tiny
 
 HOST = describe()
@@ -41,7 +42,7 @@ def cache(tmp_path, monkeypatch):
 def settle(cache, speedup=1.8, names=NAMES, age=0.0, **changes):
     """Store a verdict as the engine does."""
     fields = {"target": "0", "drafter": "d" * 64, "host": HERE, "width": 4,
-              "weights": "dense float32 lean 2", "kernel": "wide",
+              "weights": f"dense float32 lean {LEAN_VERSION}", "kernel": "wide",
               "round_loop": ROUND_LOOP_VERSION, "numerics": "fast"}  # fmt: skip
     key = VerdictKey(**(fields | VERSIONS | changes))
     found = Estimate(emitted_per_verify=2.0, classic_seconds=1.0, round_seconds=2 / speedup,
@@ -81,7 +82,7 @@ def test_nothing_is_settled(cache):
 
 def test_every_state_by_name_with_age_and_when_it_is_due(cache):
     settle(cache, 1.8, age=7300)
-    settle(cache, 0.7, weights="stored float32 lean 2")
+    settle(cache, 0.7, weights=f"stored float32 lean {LEAN_VERSION}")
     settle(cache, 1.2, width=3)
     settle(cache, 1.8, mlx="0.1")
     settle(cache, 1.8, host="0" * 32, names=replace(NAMES, host="Apple M3 Ultra (metal)"))
