@@ -30,7 +30,7 @@ def rejected_draft_stays(patch: pytest.MonkeyPatch, case: Case) -> None:
     def absorb(self: MtpChain, check: Check, **frame: Any) -> None:
         plain(self, check, **frame)
         rejected = check.packed.shape[2] - 1 - int(check.accepted[0].item())
-        self._gaps = [gap - rejected for gap in self._gaps]
+        self.waiting.gaps = [gap - rejected for gap in self.waiting.gaps]
 
     patch.setattr(MtpChain, "absorb", absorb)
 
