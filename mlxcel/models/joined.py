@@ -20,13 +20,15 @@ from mlx.utils import tree_unflatten
 from mlx_lm.models import llama, qwen2, qwen3
 from mlx_lm.models.activations import swiglu
 
-__all__ = ["AddedMasks", "JoinedAttention", "JoinedSwiGLU", "join_projections", "joined"]
+from mlxcel.models.lean_attention import KINDS
+
+__all__ = ["SWIGLU", "AddedMasks", "JoinedAttention", "JoinedSwiGLU", "join_projections", "joined"]
 
 WIDEST = 64
 """Queries of a block at most; the mask of a prompt's chunk would be too much to keep."""
 
-_ATTENTION = (llama.Attention, qwen2.Attention, qwen3.Attention)
-_SWIGLU = (llama.MLP, qwen2.MLP, qwen3.MLP)
+SWIGLU = (llama.MLP, qwen2.MLP, qwen3.MLP)
+"""Classes of gated blocks that can be replaced."""
 
 
 def joined(parts: Sequence[nn.Module]) -> nn.Module | None:
@@ -174,8 +176,8 @@ def join_projections(model: nn.Module) -> int:
     masks = AddedMasks()
     count = 0
     for path, module in model.named_modules():
-        attention = type(module) in _ATTENTION
-        if not attention and type(module) not in _SWIGLU:
+        attention = type(module) in KINDS
+        if not attention and type(module) not in SWIGLU:
             continue
         names = ("q_proj", "k_proj", "v_proj") if attention else ("gate_proj", "up_proj")
         projection = joined([module[name] for name in names])

@@ -14,9 +14,8 @@ from collections.abc import Callable
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models import llama, qwen2, qwen3
 
-from mlxcel.models.joined import join_projections
+from mlxcel.models.joined import SWIGLU, join_projections
 from mlxcel.models.lean_attention import LeanAttention, MaskTables, can_replace
 
 __all__ = ["LEAN_VERSION", "lean_for", "lean_modules"]
@@ -152,9 +151,6 @@ class LeanSwiGLU(nn.Module):
         return self.down_proj(_compiled_swiglu(self.gate_proj(x), self.up_proj(x)))  # type: ignore[no-any-return]
 
 
-_SWIGLU = (llama.MLP, qwen2.MLP, qwen3.MLP)
-
-
 def lean_for(model: nn.Module, backend: str) -> int:
     """Replace what is cheaper in another form on a backend, in place.
 
@@ -197,7 +193,7 @@ def lean_modules(model: nn.Module) -> int:
             key = (int(module.dims), float(module.base), float(module.scale))
             tables = shared.setdefault(key, RotationTables(*key))
             replaced.append((path, LeanRoPE(module, tables)))
-        elif type(module) in _SWIGLU and _is_float32(module):
+        elif type(module) in SWIGLU and _is_float32(module):
             replaced.append((path, LeanSwiGLU(module)))
     if replaced:
         model.update_modules(tree_unflatten(replaced))

@@ -21,7 +21,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models import llama, qwen2, qwen3
 
-__all__ = ["LeanAttention", "attend", "can_replace", "exponential"]
+__all__ = ["KINDS", "LeanAttention", "attend", "can_replace", "exponential"]
 
 BLOCK = 128
 """Queries of a prompt's chunk that are computed together."""
@@ -195,12 +195,13 @@ class LeanAttention(nn.Module):
         return self.o_proj(out.transpose(0, 2, 1, 3).reshape(rows, width, -1))  # type: ignore[no-any-return]
 
 
-_KINDS = (llama.Attention, qwen2.Attention, qwen3.Attention)
+KINDS = (llama.Attention, qwen2.Attention, qwen3.Attention)
+"""Classes of attention that can be replaced."""
 
 
 def can_replace(module: nn.Module) -> bool:
     """Whether a module is attention of a known kind with float32 weights."""
-    if type(module) not in _KINDS:
+    if type(module) not in KINDS:
         return False
     weight = module["q_proj"].get("weight")
     return isinstance(weight, mx.array) and weight.dtype == mx.float32

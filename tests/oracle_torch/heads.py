@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import pytest
 from mlxcel.config import Settings
 from mlxcel.engine.drafters import MtpDrafter
 from mlxcel.engine.engine import Engine
-from mlxcel.runtime.loader import LoadedModel
+from mlxcel.models.target import Target
+from mlxcel.runtime.loader import LoadedModel, load_checkpoint
 from mlxcel.runtime.mtp import MtpChain
 from tests.oracle_torch.scripted import scripted
 from tests.support.running import one
@@ -40,6 +41,18 @@ class Case:
 
     def greedy(self, length: int) -> tuple[int, ...]:
         return tuple(self.cases[f"greedy_{length}"].tolist())
+
+
+def case_loader(cases: Path, load_head: Callable[[Path, Target], Any]) -> Callable[[str], Case]:
+    """Loads a target by its name, with the head that ``load_head`` finds in its folder."""
+
+    def get(name: str) -> Case:
+        folder = cases / name
+        model = load_checkpoint(folder / "target", cache_dir=folder)
+        head = load_head(folder, model.target)
+        return Case(model, head, dict(np.load(folder / "cases.npz")), folder)
+
+    return get
 
 
 class Compared(MtpDrafter):

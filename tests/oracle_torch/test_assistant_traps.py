@@ -147,6 +147,14 @@ MISTAKES = {
 }
 
 
+def check_red(found: Pair, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    """Assert that the text stays the same and the comparison of the drafts fails."""
+    drafter, answer = drafted(found, monkeypatch, 23, **options)
+    assert answer == tuple(found.cases["greedy_23"].tolist())
+    with pytest.raises(AssertionError):
+        compare(drafter, found.cases, 23)
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_turns_it_red(
     pair: Callable[[str], Pair], monkeypatch: pytest.MonkeyPatch, mistake: str
@@ -167,21 +175,14 @@ def test_clusters_in_order_of_ids_turn_it_red(
     found = fresh(pair("ordered"))
     head = found.assistant.masked_embedding
     head.token_ordering = mx.arange(head.token_ordering.size).astype(head.token_ordering.dtype)
-    drafter, answer = drafted(found, monkeypatch, 23)
-    assert answer == tuple(found.cases["greedy_23"].tolist())
-    with pytest.raises(AssertionError):
-        compare(drafter, found.cases, 23)
+    check_red(found, monkeypatch)
 
 
 def test_a_width_read_as_a_number_of_drafts(
     pair: Callable[[str], Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the literature K counts drafts, here the block with its bonus token."""
-    found = pair("plain")
-    drafter, answer = drafted(found, monkeypatch, 23, width=DRAFTS)
-    assert answer == tuple(found.cases["greedy_23"].tolist())
-    with pytest.raises(AssertionError):
-        compare(drafter, found.cases, 23)
+    check_red(pair("plain"), monkeypatch, width=DRAFTS)
 
 
 @pytest.mark.parametrize(

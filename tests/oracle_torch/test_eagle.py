@@ -22,7 +22,6 @@ from mlxcel.errors import LoadError
 from mlxcel.models.drafters.eagle import EagleHead
 from mlxcel.models.drafters.eagle3 import Eagle3Head
 from mlxcel.runtime.eagle_files import load_eagle
-from mlxcel.runtime.loader import load_checkpoint
 from tests.oracle_torch.conftest import PYTHON
 from tests.oracle_torch.head_traps import (
     CHAIN,
@@ -31,7 +30,16 @@ from tests.oracle_torch.head_traps import (
     check_letter,
     check_red,
 )
-from tests.oracle_torch.heads import CLOSE, PROMPTS, TOKENS, Case, check_case, compare, drafted
+from tests.oracle_torch.heads import (
+    CLOSE,
+    PROMPTS,
+    TOKENS,
+    Case,
+    case_loader,
+    check_case,
+    compare,
+    drafted,
+)
 from tests.support.running import one
 
 NAMES = ("eagle", "eagle-bias", "eagle3", "eagle3-speculators")
@@ -39,13 +47,7 @@ NAMES = ("eagle", "eagle-bias", "eagle3", "eagle3-speculators")
 
 @pytest.fixture(scope="module")
 def case(eagle_cases: Path) -> Callable[[str], Case]:
-    def get(name: str) -> Case:
-        folder = eagle_cases / name
-        model = load_checkpoint(folder / "target", cache_dir=folder)
-        head, _ = load_eagle(folder / "head", model.target)
-        return Case(model, head, dict(np.load(folder / "cases.npz")), folder)
-
-    return get
+    return case_loader(eagle_cases, lambda folder, target: load_eagle(folder / "head", target)[0])
 
 
 @pytest.mark.parametrize("length", PROMPTS)

@@ -9,7 +9,6 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 import pytest
 
 from mlxcel.config import Settings
@@ -17,7 +16,6 @@ from mlxcel.engine.prepare import build_engine
 from mlxcel.models import gated_delta
 from mlxcel.models.drafters.mtp import MTPHead
 from mlxcel.runtime import mtp_files, state_cache
-from mlxcel.runtime.loader import load_checkpoint
 from mlxcel.runtime.mtp_files import load_published_mtp
 from tests.oracle_torch.head_traps import (
     CHAIN,
@@ -26,7 +24,15 @@ from tests.oracle_torch.head_traps import (
     check_letter,
     check_red,
 )
-from tests.oracle_torch.heads import PROMPTS, TOKENS, Case, check_case, compare, drafted
+from tests.oracle_torch.heads import (
+    PROMPTS,
+    TOKENS,
+    Case,
+    case_loader,
+    check_case,
+    compare,
+    drafted,
+)
 from tests.support.running import one
 
 NAMES = ("qwen-tied", "qwen-untied", "qwen-experts", "qwen-next")
@@ -34,13 +40,9 @@ NAMES = ("qwen-tied", "qwen-untied", "qwen-experts", "qwen-next")
 
 @pytest.fixture(scope="module")
 def case(qwen_cases: Path) -> Callable[[str], Case]:
-    def get(name: str) -> Case:
-        folder = qwen_cases / name
-        model = load_checkpoint(folder / "target", cache_dir=folder)
-        head, _ = load_published_mtp(folder / "target", model.target)
-        return Case(model, head, dict(np.load(folder / "cases.npz")), folder)
-
-    return get
+    return case_loader(
+        qwen_cases, lambda folder, target: load_published_mtp(folder / "target", target)[0]
+    )
 
 
 @pytest.mark.parametrize("length", PROMPTS)
