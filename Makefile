@@ -17,7 +17,7 @@ CHECKED := build/checked
 SMOKE := benchmarks -m "not demo and not slow" --benchmark-disable
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-slow test-oracle test-checked lint fix typecheck stubs \
+.PHONY: help setup build demo test test-slow test-oracle test-kernels test-checked lint fix typecheck stubs \
 	bench bench-smoke bench-baseline bench-compare bench-counters docs clean distclean
 
 help: ## list the targets
@@ -63,7 +63,11 @@ $(ORACLE)/.stamp: tests/oracle_torch/requirements.txt
 
 test-oracle: setup $(ORACLE)/.stamp ## compare with transformers' own models (torch in .oracle)
 	ORACLE_PYTHON=$(abspath $(ORACLE))/bin/python OPENBLAS_NUM_THREADS=1 \
-		$(BIN)/python -m pytest tests/oracle_torch
+		$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/oracle_torch
+
+test-kernels: setup ## compile the CUDA kernels (NVIDIA's compiler into .venv; no GPU needed)
+	$(BIN)/python -m pip install --quiet --group kernels
+	$(BIN)/python -m pytest tests/models/test_cuda_sources.py
 
 # A copy of the package with checks on; run from its folder, with the checkout last on the path.
 test-checked: setup ## run the tests of the compiled modules on a build with all checks on

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlxcel.decide._fields import Fields
-from mlxcel.decide.load_table import MOST_ROWS, LoadTable, bucket_of
+from mlxcel.decide.load_table import MOST_ROWS, TOLL, LoadTable, bucket_of, worth
 from mlxcel.decide.load_trial import MAX_WAIT, WAIT, WARM_UP, Held, Trial, candidate, promising
 from mlxcel.decide.verdict import parse_json
 from mlxcel.decide.width_arms import WidthArms
@@ -53,7 +53,7 @@ class LoadWidths:
     widest : int
         Largest width.
     start : int
-        Width before anything is known.
+        Width that is tried first.
     open : sequence of int, optional
         Widths that may run from the beginning, besides 1; all by default.
 
@@ -88,7 +88,7 @@ class LoadWidths:
 
     # -- choosing ---------------------------------------------------------------------
 
-    def choose(self, rows: int, tokens: Sequence[float], least: int = 1, *, quiet: bool) -> int:
+    def choose(self, rows: int, tokens: Sequence[float], least: int = 1, *, joining: int) -> int:
         """Width of the next round, which is counted as one of a trial if it is one.
 
         Parameters
@@ -100,16 +100,17 @@ class LoadWidths:
             given again while nothing has changed.
         least : int
             Largest width that a row insists on; 1 if none does.
-        quiet : bool
-            Whether the round will have a time of its own, so that a width may be tried.
+        joining : int
+            Requests whose prompts are being read or wait for that, and which will run beside
+            these. While there are none the round has a time of its own and a width may be tried.
         """
-        width = self.peek(rows, tokens, least, quiet=quiet)
+        width = self.peek(rows, tokens, least, joining=joining)
         trial = self._rows[bucket_of(rows)].trial
-        if trial is not None and width == trial.width and quiet and least == 1:
+        if trial is not None and width == trial.width and not joining and least == 1:
             trial.ran += 1
         return width
 
-    def peek(self, rows: int, tokens: Sequence[float], least: int = 1, *, quiet: bool) -> int:
+    def peek(self, rows: int, tokens: Sequence[float], least: int = 1, *, joining: int) -> int:
         """What `choose` would choose, without counting it."""
         bucket = bucket_of(rows)
         its = self._known(bucket, tokens)
@@ -122,11 +123,26 @@ class LoadWidths:
             self._consider(bucket, its)
         if its.trial is not None and its.trial.ran >= STUCK:
             self._end(bucket, its, its.trial)
-        if quiet:
+        if not joining:
             return its.holder if its.trial is None else its.trial.width
         # Beside a prompt being read: that waits for the round too, so no width on a guess.
-        trusted = its.holder == 1 or self.table.counted(bucket, its.holder) >= TRUST
-        return its.holder if trusted else 1
+        if its.holder == 1 or self.table.counted(bucket, its.holder) < TRUST:
+            return 1
+        return its.holder if self._pays_beside(rows, tokens, its.holder, joining) else 1
+
+    def _pays_beside(self, rows: int, tokens: Sequence[float], width: int, joining: int) -> bool:
+        """Whether the tokens that drafting adds now are cheaper than when more rows run.
+
+        A round between two chunks of a prompt keeps all that wait from running. What it gives
+        beyond a classic round is worth its further seconds only if no fewer tokens would come of
+        them once those rows take part.
+        """
+        table, bucket, more = self.table, bucket_of(rows), rows + joining
+        longer = TOLL * table.seconds(bucket, width) - table.estimate(bucket, 1)
+        then = [each * more / rows for each in tokens]
+        later = bucket_of(more)
+        best = max(worth(then, w, table.estimate(later, w)) for w in (1, *self.arms.within(2)))
+        return tokens[width - 1] - tokens[0] >= best * longer
 
     def wants(self, rows: int) -> bool:
         """Whether a row that comes as the last of so many should be able to speculate."""
@@ -139,9 +155,9 @@ class LoadWidths:
         return {rows: its.holder for rows, its in sorted(self._rows.items())}
 
     def held(self, rows: int) -> int:
-        """Width that is held at a row count; the start before it has been met."""
+        """Width that is held at a row count."""
         its = self._rows.get(bucket_of(rows))
-        return self._start if its is None else its.holder
+        return 1 if its is None else its.holder
 
     def _known(self, bucket: int, tokens: Sequence[float]) -> Held:
         its = self._rows.get(bucket)
@@ -152,12 +168,15 @@ class LoadWidths:
         return its
 
     def _guess(self, bucket: int, tokens: Sequence[float]) -> int:
-        """What a row count begins with: the best of its neighbour's widths, else the start."""
+        """What a row count begins with: the best of its neighbour's widths, else classic decode.
+
+        Beginning with a width that drafts would have to be paid at every row count on the way up.
+        """
         near = self.table.nearest(bucket)
         widths = [] if near is None else self.table.widths(near)
         known = [width for width in widths if width in self.arms]
         if near is None or not known:
-            return self._start if self._start in self.arms else 1
+            return 1
         return max(known, key=lambda width: self.table.rate(near, tokens, width))
 
     def _among(self, bucket: int, tokens: Sequence[float], least: int) -> int:

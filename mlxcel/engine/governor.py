@@ -27,7 +27,7 @@ from mlxcel.engine.drafters import Drafter
 from mlxcel.engine.exactness import ProbeInterrupted
 from mlxcel.engine.host_chip import this_chip
 from mlxcel.engine.load_steering import LoadSteering
-from mlxcel.engine.served_form import kernel_verdict, served_verdict
+from mlxcel.engine.served_form import kernel_verdict, padding_of, served_verdict
 from mlxcel.engine.standing import static_standing, with_evidence
 from mlxcel.engine.steering import Steering
 from mlxcel.engine.steerings import Steerings
@@ -314,7 +314,7 @@ def facts_of(
     override = settings.enable_mtp_b1
     verdict = kernel_verdict(model, settings, host)
     form = served_verdict(model, verdict)
-    rule = rule_of(settings, form.padding)
+    rule = rule_of(settings, padding_of(model, form))
     wide = form.wide if chip.must_measure else chip.wide
     name = f"{chip.name} ({form.describe()})" if chip.must_measure else chip.name
     if rule.invariant:  # a classic step is then as dear as a verify

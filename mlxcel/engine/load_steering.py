@@ -132,13 +132,13 @@ class LoadSteering:
         """
         return LoadRow(self._tokens.row(), insists)
 
-    def peek(self, running: Mapping[int, RequestState], *, quiet: bool) -> int:
+    def peek(self, running: Mapping[int, RequestState], *, joining: int) -> int:
         """Width of the next round, without counting it; parameters as for `choose`."""
         rows, tokens, least = self._asked(running)
-        return self.widths.peek(rows, tokens, least, quiet=quiet)
+        return self.widths.peek(rows, tokens, least, joining=joining)
 
     def choose(
-        self, running: Mapping[int, RequestState], *, quiet: bool, in_flight: int
+        self, running: Mapping[int, RequestState], *, joining: int, in_flight: int
     ) -> tuple[int, dict[int, int]]:
         """Width of the next round and of each row in it.
 
@@ -146,8 +146,8 @@ class LoadSteering:
         ----------
         running : mapping of int to RequestState
             All rows by slot, at least two.
-        quiet : bool
-            Whether the round will have a time of its own.
+        joining : int
+            Requests that will run beside these, see `LoadWidths.choose`.
         in_flight : int
             Rounds that have not been read. A drafter on the host must not be asked behind
             one: what it proposes would be of yesterday.
@@ -160,7 +160,7 @@ class LoadSteering:
             Width by slot, before budgets.
         """
         rows, tokens, least = self._asked(running)
-        width = self.widths.choose(rows, tokens, least, quiet=quiet)
+        width = self.widths.choose(rows, tokens, least, joining=joining)
         if self._serial and in_flight and least == 1:
             width = 1
         if self.widths.waking != self._waking:

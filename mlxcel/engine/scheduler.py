@@ -231,7 +231,9 @@ class Scheduler:
         alone, quiet = len(self.running) == 1, self.prefilling is None
         chosen, widths = 0, dict[int, int]()
         if self.load is not None:
-            chosen, widths = self.load.choose(self.running, quiet=quiet, in_flight=in_flight)
+            chosen, widths = self.load.choose(
+                self.running, joining=self.joining, in_flight=in_flight
+            )
         for slot, state in self.running.items():
             width = widths.get(slot) or state.next_width(in_flight, alone=alone, quiet=quiet)
             if width != state.width_set:
@@ -246,12 +248,20 @@ class Scheduler:
         return self.governor.crowd if several and self.governor is not None else None
 
     @property
+    def joining(self) -> int:
+        """Requests that will run beside these: the one being read, and those that wait for that."""
+        if self.prefilling is None:
+            return 0
+        room = self.max_rows - len(self.running)
+        return max(min(1 + len(self.waiting), room), 1)
+
+    @property
     def drafts_next(self) -> bool:
         """Whether the next round drafts, as far as that is decided."""
         load = self.load
         if load is None:
             return any(state.decision.run for state in self.running.values())
-        return load.peek(self.running, quiet=self.prefilling is None) > 1
+        return load.peek(self.running, joining=self.joining) > 1
 
     def learn(self, plan: Plan, rows: list[Settled], seconds: float | None) -> None:
         """Tell the table of round costs of a round that it had a say in."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mlx.nn as nn
@@ -13,11 +13,12 @@ from mlxcel.decide.kernels import FormVerdict, KernelVerdict, decide_kernels
 from mlxcel.decide.rows import RowRule, rule_of
 from mlxcel.errors import MlxcelError
 from mlxcel.hardware.host import Host
+from mlxcel.models.fused import is_fused
 from mlxcel.runtime.kernel_profile import kernel_times, projections_of
 from mlxcel.runtime.loader import LoadedModel
 from mlxcel.runtime.representation import Preference, served_dtype
 
-__all__ = ["kernel_verdict", "pass_rule", "preference", "served_verdict"]
+__all__ = ["kernel_verdict", "padding_of", "pass_rule", "preference", "served_verdict"]
 
 log = logging.getLogger(__name__)
 
@@ -102,13 +103,23 @@ def served_verdict(model: LoadedModel, verdict: KernelVerdict) -> FormVerdict:
     return verdict.forms.get(model.representation.form, verdict.served)
 
 
+def padding_of(model: LoadedModel, form: FormVerdict) -> Mapping[int, int]:
+    """Cheapest number of tokens by width, see `FormVerdict`.
+
+    A model with layers of ours is not padded: the profile has timed MLX's products, and ours
+    cost no more with fewer rows.
+    """
+    return {} if is_fused(model.target.model) else form.padding
+
+
 def pass_rule(model: LoadedModel, settings: Settings, host: Host | None = None) -> RowRule:
     """How passes of decode are padded on this host; see `kernel_verdict` for the parameters.
 
     Where no profile can be had nothing is padded for its sake, which costs time and no token.
     """
     try:
-        padding = served_verdict(model, kernel_verdict(model, settings, host)).padding
+        form = served_verdict(model, kernel_verdict(model, settings, host))
+        padding = padding_of(model, form)
     except (MlxcelError, RuntimeError, MemoryError) as error:
         log.warning("no kernel profile (%s): no pass is padded to a cheaper size", error)
         padding = {}

@@ -115,6 +115,7 @@ class JoinedAttention(nn.Module):
         if self._normed:
             self.q_norm, self.k_norm = module["q_norm"], module["k_norm"]
         self.n_heads, self.n_kv_heads = int(module.n_heads), int(module.n_kv_heads)
+        self.head_dim = sum(projection.parts) // (self.n_heads + 2 * self.n_kv_heads)
         self.scale = float(module.scale)
         self._masks = masks
 

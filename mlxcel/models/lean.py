@@ -15,12 +15,13 @@ from collections.abc import Callable
 import mlx.core as mx
 import mlx.nn as nn
 
+from mlxcel.models.fused import fuse
 from mlxcel.models.joined import SWIGLU, join_projections
 from mlxcel.models.lean_attention import LeanAttention, MaskTables, can_replace
 
 __all__ = ["LEAN_VERSION", "lean_for", "lean_modules"]
 
-LEAN_VERSION = 3
+LEAN_VERSION = 4
 """Of the arithmetic of all replacements: what was found with another one is found anew."""
 
 Norm = Callable[[mx.array, mx.array], mx.array]
@@ -168,7 +169,7 @@ def lean_for(model: nn.Module, backend: str) -> int:
     """
     if backend == "cpu":
         return lean_modules(model)
-    return join_projections(model) if backend == "cuda" else 0
+    return join_projections(model) + fuse(model) if backend == "cuda" else 0
 
 
 def lean_modules(model: nn.Module) -> int:

@@ -46,6 +46,14 @@ class Frame:
         """Whether the host knows the offset."""
         return isinstance(self.offset, int)
 
+    def starts(self) -> mx.array:
+        """First position of each row's block, int32 ``(rows,)``."""
+        if not isinstance(self.offset, int):
+            return self.offset
+        if "starts" not in self._memo:
+            self._memo["starts"] = mx.array([self.offset], dtype=mx.int32)
+        return self._memo["starts"]
+
     def positions(self) -> mx.array:
         """Absolute positions of the block, int32 ``(rows, width)``."""
         if "positions" not in self._memo:

@@ -27,7 +27,7 @@ from mlxcel.models.target import CacheLayout
 from mlxcel.runtime import batch as batch_module
 from mlxcel.runtime.batch import Batch
 from mlxcel.runtime.frame import Frame
-from mlxcel.runtime.kv_cache import FullLayer, SlidingLayer, _Layer
+from mlxcel.runtime.kv_layers import FullLayer, KeyValueLayer, SlidingLayer
 from tests.support import tiny
 
 SETTINGS = Settings(max_width=8, length_step=64, prefill_chunk=32)
@@ -70,7 +70,7 @@ def test_half_precision_reports_figures() -> None:
 
 def fetch_without(columns: int) -> Any:
     """A fetch that hides the block's last keys from a block, and only from a block."""
-    plain = _Layer._fetch
+    plain = KeyValueLayer._fetch
 
     def fetch(self: Any, frame: Frame) -> tuple[mx.array, mx.array]:
         keys, values = plain(self, frame)
@@ -83,29 +83,29 @@ def fetch_without(columns: int) -> Any:
 
 
 def drop_a_key(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Layer, "_fetch", fetch_without(2))
+    patch.setattr(KeyValueLayer, "_fetch", fetch_without(2))
 
 
 def drop_a_key_of_both_arms(patch: pytest.MonkeyPatch) -> None:
     """Steps and blocks agree with each other: only the model's own caches tell."""
-    plain = _Layer._fetch
+    plain = KeyValueLayer._fetch
 
     def fetch(self: Any, frame: Frame) -> tuple[mx.array, mx.array]:
         keys, values = plain(self, frame)
         seen = (mx.arange(keys.shape[2]) != 3)[None, None, :, None]
         return keys * seen, values * seen
 
-    patch.setattr(_Layer, "_fetch", fetch)
+    patch.setattr(KeyValueLayer, "_fetch", fetch)
 
 
 def shift_rope(patch: pytest.MonkeyPatch) -> None:
-    plain = _Layer.offset.fget
+    plain = KeyValueLayer.offset.fget
 
     def offset(self: Any) -> Any:
         frame = self._cache.frame
         return plain(self) + (1 if frame.width in (2, 3, 4) else 0)
 
-    patch.setattr(_Layer, "offset", property(offset))
+    patch.setattr(KeyValueLayer, "offset", property(offset))
 
 
 def shift_mask(patch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def accept_too_much(patch: pytest.MonkeyPatch) -> None:
 
 def write_nothing_of_drafts(patch: pytest.MonkeyPatch) -> None:
     """The last draft's key never arrives in the buffer."""
-    plain = _Layer._write
+    plain = KeyValueLayer._write
 
     def write(self: Any, keys: mx.array, values: mx.array, frame: Frame) -> None:
         if frame.width > 1:
@@ -169,7 +169,7 @@ def write_nothing_of_drafts(patch: pytest.MonkeyPatch) -> None:
             keys, values = keys * last, values * last
         plain(self, keys, values, frame)
 
-    patch.setattr(_Layer, "_write", write)
+    patch.setattr(KeyValueLayer, "_write", write)
 
 
 BROKEN = [

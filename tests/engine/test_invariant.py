@@ -22,7 +22,7 @@ from mlxcel.engine.scripted import ScriptedDrafter
 from mlxcel.errors import RequestError
 from mlxcel.models.target import CacheLayout, Target
 from mlxcel.runtime.batch import Batch
-from mlxcel.runtime.kv_cache import FullLayer, SlidingLayer, _Layer
+from mlxcel.runtime.kv_layers import FullLayer, KeyValueLayer, SlidingLayer
 from mlxcel.types import Completion, Request, SamplingParams
 from tests.engine.test_batching import some_requests
 from tests.engine.test_governor import World
@@ -51,7 +51,7 @@ class Passes:
 @contextmanager
 def watched(patch: pytest.MonkeyPatch) -> Iterator[Passes]:
     passes, inside = Passes(), [False]
-    verify, fetch = Batch.verify, _Layer._fetch
+    verify, fetch = Batch.verify, KeyValueLayer._fetch
 
     def watched_verify(self: Batch, *args: Any, **more: Any) -> Any:
         inside[0] = True
@@ -68,7 +68,7 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[Passes]:
 
     with patch.context() as inner:
         inner.setattr(Batch, "verify", watched_verify)
-        inner.setattr(_Layer, "_fetch", watched_fetch)
+        inner.setattr(KeyValueLayer, "_fetch", watched_fetch)
         yield passes
 
 

@@ -107,7 +107,7 @@ def test_twins_while_widths_change_every_round(
     assert load is not None
     turns, seen = itertools.cycle([1, 2, 8, 1, 3, 5]), set()
 
-    def any_width(rows: int, tokens: Any, least: int = 1, *, quiet: bool) -> int:
+    def any_width(rows: int, tokens: Any, least: int = 1, *, joining: int) -> int:
         seen.add(next_width[0])
         chosen = max(next_width[0], least)
         next_width[0] = next(turns)
@@ -115,7 +115,7 @@ def test_twins_while_widths_change_every_round(
 
     next_width = [4]
     load.widths.choose = any_width  # type: ignore[method-assign]
-    load.widths.peek = lambda rows, tokens, least=1, *, quiet: max(next_width[0], least)  # type: ignore[method-assign]
+    load.widths.peek = lambda rows, tokens, least=1, *, joining: max(next_width[0], least)  # type: ignore[method-assign]
     done: dict[int, Completion] = {}
     pending, ids = list(requests), []
     while pending or engine.busy:

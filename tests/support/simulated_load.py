@@ -105,7 +105,7 @@ def drive_load(
             if row not in curves or (number % host.length == 0 and number):
                 curves[row] = known.row()
         tokens = known.of([curves[row] for row in range(rows)], [widest] * rows, 0)
-        width = widths.choose(rows, tokens, quiet=True)
+        width = widths.choose(rows, tokens, joining=0)
         if widths.waking != waking:
             waking = widths.waking
             known.stale(curves.values())

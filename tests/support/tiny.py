@@ -69,7 +69,10 @@ def _randomised(model: Any, seed: int, scale: float) -> Any:
     return model
 
 
-def llama_model(seed: int = 0, vocab: int = VOCAB, layers: int = 2, scale: float = 0.3) -> Any:
+def llama_model(
+    seed: int = 0, vocab: int = VOCAB, layers: int = 2, scale: float = 0.3,
+    head_dim: int | None = None,
+) -> Any:  # fmt: skip
     args = llama.ModelArgs(
         model_type="llama",
         hidden_size=32,
@@ -80,6 +83,7 @@ def llama_model(seed: int = 0, vocab: int = VOCAB, layers: int = 2, scale: float
         rms_norm_eps=1e-5,
         vocab_size=vocab,
         max_position_embeddings=4096,
+        head_dim=head_dim,
     )
     return _randomised(llama.Model(args), seed, scale)
 
