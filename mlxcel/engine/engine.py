@@ -34,6 +34,7 @@ from mlxcel.engine.round_clock import RoundClock
 from mlxcel.engine.rows import Rows
 from mlxcel.engine.scheduler import Scheduler, Settled
 from mlxcel.engine.sequence import Phase, RequestState
+from mlxcel.engine.served_form import alike_tokens
 from mlxcel.engine.snapshot import snapshot_of
 from mlxcel.errors import EngineError, MlxcelError
 from mlxcel.runtime.batch import Batch, Check
@@ -87,6 +88,7 @@ class Engine:
             rule=rule or (lambda: rule_of(self.settings)),
             invariant=rewindable and self.settings.numerics == "invariant",  # else always 1 x 1
             budget=Budget(model.target, drafter if rewindable else None, self.settings),
+            alike=alike_tokens(model, self.settings),
         )
         self.batch = Batch(
             model.target, slack=self.settings.max_width, length_step=self.settings.length_step

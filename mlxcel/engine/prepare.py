@@ -183,7 +183,9 @@ def _draft_model(
     name: str | Path, model: LoadedModel, settings: Settings, progress: Progress | None
 ) -> Drafter:
     """A model that stands by itself."""
-    draft = load_model(name, settings, progress, verify_share=0.0)
+    # Its form is decided below, and cheaper modules are made of what is served.
+    plain = replace(settings, lean_modules=False)
+    draft = load_model(name, plain, progress, verify_share=0.0)
     layout = draft.target.layout
     if layout.windows is None or layout.states:
         # A draft model steps back by one token each round.
@@ -191,6 +193,7 @@ def _draft_model(
         raise LoadError(f"drafter {draft.checkpoint.name} cannot draft: {reason}")
     check_same_vocabulary(model, draft)
     form = quantize_drafter(draft.target.model, model, settings)
+    _lean(draft.target.model, settings)
     chain = DraftModel(draft.target, slack=settings.max_width, length_step=settings.length_step)
     key = f" {form.key}" if form.bits else ""
     drafter = ModelDrafter(chain, fingerprint=f"{draft.checkpoint.fingerprint}{key}")

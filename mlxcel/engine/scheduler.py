@@ -58,6 +58,9 @@ class Scheduler:
         Whether classic steps need it too.
     budget : Budget, optional
         Which requests fit into memory together; by default all do.
+    alike : int
+        Tokens up to which all passes have the same arithmetic; 0 where that is no question. Rows
+        whose classic steps lie below draft no block above it.
 
     Attributes
     ----------
@@ -75,6 +78,7 @@ class Scheduler:
         rule: Callable[[], RowRule] = RowRule,
         invariant: bool = False,
         budget: Budget | None = None,
+        alike: int = 0,
     ) -> None:
         self.governor = governor
         self.rule = rule
@@ -84,6 +88,7 @@ class Scheduler:
         # One slot more than rows: a row that has ended may still be in a round in flight.
         self.table = SlotTable(max_rows + 1, max_width, max_stops)
         self.budget = budget
+        self.alike = alike
         self.waiting: list[RequestState] = []
         self.prefilling: RequestState | None = None
         self.running: dict[int, RequestState] = {}
@@ -234,12 +239,19 @@ class Scheduler:
             chosen, widths = self.load.choose(
                 self.running, joining=self.joining, in_flight=in_flight
             )
+            if self._unlike(max(chosen, *widths.values())):
+                chosen, widths = 1, dict.fromkeys(self.running, 1)
         for slot, state in self.running.items():
             width = widths.get(slot) or state.next_width(in_flight, alone=alone, quiet=quiet)
             if width != state.width_set:
                 self.table.set_width(slot, width)
                 state.width_set = width
         return chosen
+
+    def _unlike(self, width: int) -> bool:
+        """Whether a block would be computed by other kernels than the rows' classic steps."""
+        rows = len(self.running)
+        return rows <= self.alike < rows * width
 
     @property
     def load(self) -> LoadSteering | None:
@@ -261,7 +273,8 @@ class Scheduler:
         load = self.load
         if load is None:
             return any(state.decision.run for state in self.running.values())
-        return load.peek(self.running, joining=self.joining) > 1
+        width = load.peek(self.running, joining=self.joining)
+        return width > 1 and not self._unlike(width)
 
     def learn(self, plan: Plan, rows: list[Settled], seconds: float | None) -> None:
         """Tell the table of round costs of a round that it had a say in."""

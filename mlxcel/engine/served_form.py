@@ -13,12 +13,15 @@ from mlxcel.decide.kernels import FormVerdict, KernelVerdict, decide_kernels
 from mlxcel.decide.rows import RowRule, rule_of
 from mlxcel.errors import MlxcelError
 from mlxcel.hardware.host import Host
+from mlxcel.models.cuda import WIDEST
 from mlxcel.models.fused import is_fused
 from mlxcel.runtime.kernel_profile import kernel_times, projections_of
 from mlxcel.runtime.loader import LoadedModel
 from mlxcel.runtime.representation import Preference, served_dtype
 
-__all__ = ["kernel_verdict", "padding_of", "pass_rule", "preference", "served_verdict"]
+__all__ = [
+    "alike_tokens", "kernel_verdict", "padding_of", "pass_rule", "preference", "served_verdict",
+]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +113,16 @@ def padding_of(model: LoadedModel, form: FormVerdict) -> Mapping[int, int]:
     cost no more with fewer rows.
     """
     return {} if is_fused(model.target.model) else form.padding
+
+
+def alike_tokens(model: LoadedModel, settings: Settings) -> int:
+    """Tokens up to which all passes of a model run by the same kernels; 0 without such a limit.
+
+    Only our own kernels have one. What the exactness probe finds is about passes of one row, so
+    passes on the two sides of the limit must not be mixed. Invariant passes are all of one size.
+    """
+    fused = settings.numerics != "invariant" and is_fused(model.target.model)
+    return WIDEST if fused else 0
 
 
 def pass_rule(model: LoadedModel, settings: Settings, host: Host | None = None) -> RowRule:

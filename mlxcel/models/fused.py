@@ -24,6 +24,8 @@ LONGEST = 8192
 """Columns of a buffer at most: one block of threads reads all of a head's."""
 
 _HEADS = ("lm_head", "embed_tokens")
+_PROJECTIONS = (nn.Linear, nn.QuantizedLinear)
+_WIDEST_HEAD = 256  # attention keeps queries and sums of a head in shared memory
 
 
 class _Fused(nn.Module):
@@ -66,26 +68,28 @@ class FusedBlock(_Fused, llama.TransformerBlock):
         if type(attention) is not JoinedAttention or type(gated) is not JoinedSwiGLU:
             return False
         rope, head = attention["rope"], attention.head_dim
-        if type(rope) is not nn.RoPE or rope.traditional or rope.dims != head or head % 32:
+        if type(rope) is not nn.RoPE or rope.traditional or rope.dims != head:
             return False
-        normed, plain = attention["qkv_proj"], attention["o_proj"]
-        dtypes = {module["input_layernorm"]["weight"].dtype, _dtype(normed), _dtype(plain)}
-        dtypes |= {module["post_attention_layernorm"]["weight"].dtype}
-        dtypes |= {_dtype(gated["gate_up_proj"]), _dtype(gated["down_proj"])}
-        return len(dtypes) == 1 and all(
-            FewRowsProduct.serves(part, normed=with_norm)
-            for part, with_norm in (
-                (normed, True), (plain, False),
-                (gated["gate_up_proj"], True), (gated["down_proj"], False),
-            )
-        )  # fmt: skip
+        if head % 32 or head > _WIDEST_HEAD or attention.n_heads % attention.n_kv_heads:
+            return False
+        behind_norms = [attention["qkv_proj"], gated["gate_up_proj"]]
+        others = [attention["o_proj"], gated["down_proj"]]
+        if any(type(part) not in _PROJECTIONS for part in behind_norms + others):
+            return False
+        norms = (module["input_layernorm"], module["post_attention_layernorm"])
+        dtypes = {_dtype(part) for part in (*behind_norms, *others, *norms)}
+        return (
+            len(dtypes) == 1
+            and all(FewRowsProduct.serves(part, normed=True) for part in behind_norms)
+            and all(FewRowsProduct.serves(part) for part in others)
+        )
 
     def __call__(
         self, x: mx.array, mask: mx.array | str | None = None, cache: Any = None
     ) -> mx.array:
         """Transform ``(rows, width, dims)``; ``cache`` as mlx-lm's, or a layer of slots."""
         rows, width, _ = x.shape
-        put = getattr(cache, "put_block", None)
+        put = getattr(cache, "put_block", None) if x.dtype == self._down.dtype else None
         if put is None or rows * width > WIDEST or cache.room > LONGEST:
             return llama.TransformerBlock.__call__(self, x, mask, cache)  # type: ignore[no-any-return]
         starts = cache.starts

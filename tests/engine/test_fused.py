@@ -17,7 +17,8 @@ from mlxcel.config import Settings
 from mlxcel.engine.alone import run_alone
 from mlxcel.engine.drafters import Drafter
 from mlxcel.engine.engine import Engine
-from mlxcel.engine.served_form import pass_rule
+from mlxcel.engine.served_form import alike_tokens, pass_rule
+from mlxcel.models.cuda import WIDEST
 from mlxcel.models.fused import is_fused
 from mlxcel.models.lean import lean_for
 from mlxcel.types import Request, SamplingParams
@@ -68,3 +69,11 @@ def test_passes_over_our_kernels_are_not_padded(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(f"mlxcel.engine.served_form.{name}", lambda *_: narrow)
     assert pass_rule(_model(lean=False, stored=True), SETTINGS).tokens(1, 4) == 8
     assert pass_rule(_model(lean=True, stored=True), SETTINGS).tokens(1, 4) == 4
+
+
+def test_passes_are_alike_up_to_the_widest_of_our_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain_kernels(monkeypatch)
+    fused, plain = _model(lean=True, stored=True), _model(lean=False, stored=True)
+    assert Engine(fused, None, SETTINGS).scheduler.alike == WIDEST
+    assert Engine(plain, None, SETTINGS).scheduler.alike == 0
+    assert alike_tokens(fused, Settings(numerics="invariant")) == 0

@@ -400,3 +400,34 @@ def test_a_broken_memory_is_begun_anew(tmp_path: Path) -> None:
     path.write_text('{"version": 99}')
     world = Crowd(tmp_path)
     assert all(done.finish_reason == "length" for done in world.many(3))
+
+
+def test_blocks_do_not_cross_the_limit_of_one_arithmetic(tmp_path: Path) -> None:
+    """Up to eight tokens run by kernels of ours: three rows may not draft blocks of four."""
+    model = tiny.loaded(tiny.llama_model())
+    engine = governed(model, drafters.make("self", model, SETTINGS), tmp_path)
+    engine.scheduler.alike = 8
+    assert engine.scheduler.governor is not None
+    load = engine.scheduler.governor.load()
+    assert load is not None
+    load.widths.choose = lambda rows, tokens, least=1, **_: max(4, least)  # type: ignore[method-assign]
+    load.widths.peek = load.widths.choose  # type: ignore[method-assign]
+    ran: set[tuple[int, int]] = set()
+    verify = engine.batch.verify
+
+    def seen(drafts: Any, widths: Any, **more: Any) -> Any:
+        ran.add((len(widths), 1 if drafts is None else int(drafts.shape[1]) + 1))
+        return verify(drafts, widths, **more)
+
+    engine.batch.verify = seen  # type: ignore[method-assign]
+    params = SamplingParams(max_tokens=24, ignore_eos=True)
+    some = [
+        Request(prompt_ids=PROMPT, params=replace(params, max_tokens=8 * at), width=width)
+        for at, width in ((2, None), (3, None), (4, 4))
+    ]
+    done = run(engine, *some)
+    assert {width for rows, width in ran if rows == 3} == {1}
+    assert (2, 4) in ran
+    assert [each.token_ids for each in done] == [
+        run(Engine(model, None, SETTINGS), replace(one, width=None))[0].token_ids for one in some
+    ]

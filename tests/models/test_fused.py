@@ -134,6 +134,19 @@ def test_a_cache_of_mlx_lms_own_kind_is_served(monkeypatch: pytest.MonkeyPatch) 
     assert "rotate" not in called
 
 
+def test_activations_of_another_type_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = plain_kernels(monkeypatch)
+    model = _model()
+    lean_for(model, "cuda")
+    cache = SlotCache([None] * LAYERS, slack=16, length_step=32)
+    cache.frame = Frame.exact(0, 2)
+    x = mx.random.normal((1, 2, 96))
+    out = model.layers[0](x, None, cache.layers[0])
+    assert out.dtype == mx.float32
+    assert not called
+    assert mx.isfinite(out).all()
+
+
 def test_parameters_keep_their_names_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     plain_kernels(monkeypatch)
     joined, model = _model(tied=False), _model(tied=False)
@@ -159,6 +172,7 @@ def test_parameters_keep_their_names_and_bytes(monkeypatch: pytest.MonkeyPatch) 
         ("heads of 16", lambda: _model(head_dim=16, num_attention_heads=6)),
         ("biases", lambda: _model(attention_bias=True)),
         ("norms of queries and keys", tiny.qwen3_model),
+        ("heads of 288", lambda: _model(head_dim=288)),
         ("too long to be normed", lambda: _model(hidden_size=2080)),
     ],
 )  # fmt: skip
