@@ -14,18 +14,14 @@ import pytest
 
 from benchmarks.model import random_head
 from mlxcel.config import Settings
-from mlxcel.engine.alone import run_alone
-from mlxcel.engine.drafters import Drafter
 from mlxcel.engine.engine import Engine
 from mlxcel.engine.served_form import alike_tokens, pass_rule
 from mlxcel.models.cuda import WIDEST
 from mlxcel.models.fused import is_fused
 from mlxcel.models.lean import lean_for
-from mlxcel.types import Request, SamplingParams
+from tests.engine.test_joined import SETTINGS, tokens_of
 from tests.support import drafters, tiny
 from tests.support.cuda_reference import plain_kernels
-
-SETTINGS = Settings(length_step=16)
 
 
 def _model(*, lean: bool, stored: bool) -> Any:
@@ -40,24 +36,18 @@ def _model(*, lean: bool, stored: bool) -> Any:
     return tiny.loaded(model)
 
 
-def _tokens(model: Any, drafter: Drafter | None, temperature: float) -> tuple[int, ...]:
-    params = SamplingParams(max_tokens=40, temperature=temperature, seed=5, ignore_eos=True)
-    request = Request(prompt_ids=(3, 1, 4, 1, 5, 9), params=params, width=4)
-    return run_alone(Engine(model, drafter, SETTINGS), request).token_ids
-
-
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("stored", [False, True], ids=["dense", "stored"])
 def test_speculative_and_classic_tokens_are_the_plain_models(
     monkeypatch: pytest.MonkeyPatch, stored: bool, temperature: float
 ) -> None:
     called = plain_kernels(monkeypatch)
-    wanted = _tokens(_model(lean=False, stored=stored), None, temperature)
+    wanted = tokens_of(_model(lean=False, stored=stored), None, temperature)
     assert not called
     model = _model(lean=True, stored=stored)
-    assert _tokens(model, None, temperature) == wanted
+    assert tokens_of(model, None, temperature) == wanted
     for drafter in (drafters.make("self", model, SETTINGS), random_head(model, SETTINGS)):
-        assert _tokens(model, drafter, temperature) == wanted
+        assert tokens_of(model, drafter, temperature) == wanted
     assert "attend" in called
 
 

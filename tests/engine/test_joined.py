@@ -30,7 +30,8 @@ def _model(*, join: bool, stored: bool) -> Any:
     return tiny.loaded(model)
 
 
-def _tokens(model: Any, drafter: Drafter | None, temperature: float) -> tuple[int, ...]:
+def tokens_of(model: Any, drafter: Drafter | None, temperature: float) -> tuple[int, ...]:
+    """What a model writes, with a drafter or classic."""
     params = SamplingParams(max_tokens=40, temperature=temperature, seed=5, ignore_eos=True)
     request = Request(prompt_ids=(3, 1, 4, 1, 5, 9), params=params, width=4)
     return run_alone(Engine(model, drafter, SETTINGS), request).token_ids
@@ -41,10 +42,10 @@ def _tokens(model: Any, drafter: Drafter | None, temperature: float) -> tuple[in
 def test_speculative_and_classic_tokens_are_the_plain_models(
     stored: bool, temperature: float
 ) -> None:
-    wanted = _tokens(_model(join=False, stored=stored), None, temperature)
+    wanted = tokens_of(_model(join=False, stored=stored), None, temperature)
     model = _model(join=True, stored=stored)
-    assert _tokens(model, None, temperature) == wanted
+    assert tokens_of(model, None, temperature) == wanted
     head = random_head(model, SETTINGS)
     assert join_projections(head._chain.head) == 2
     for drafter in (drafters.make("self", model, SETTINGS), head):
-        assert _tokens(model, drafter, temperature) == wanted
+        assert tokens_of(model, drafter, temperature) == wanted
